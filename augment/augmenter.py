@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.corpus_reader import SCHEMA
-from tasks.errors import UserError, counted
-from tasks.rows import Rows
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.common.errors import UserError, counted
+from tasks.data.corpus_reader import SCHEMA
+from tasks.data.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Augmenter(Protocol):
 
     @property
     def kind(self) -> str:
-        """What the augmenter makes: "copies" or "questions", as in `tasks.corpus_reader.CorpusManifest`."""
+        """What the augmenter makes: "copies" or "questions", as in a `CorpusManifest`."""
         return "copies"
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its output: `SCHEMA` or `QUESTION_SCHEMA` from `tasks.corpus_reader`."""
+        """The columns of its output: `SCHEMA` or `QUESTION_SCHEMA` from `tasks.data.corpus_reader`."""
         return SCHEMA
 
     @property

@@ -15,8 +15,8 @@ from augment.augmenter import Augmenter
 from augment.contextual import Contextual
 from augment.masking import Masking
 from augment.replacement import Replacement
-from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugin, load_plugins
+from tasks.common.errors import UserError, unknown
+from tasks.common.plugins import load_plugin, load_plugins
 
 GROUP = "mtkd.augmenters"
 # Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation.config`.

@@ -30,12 +30,12 @@ import pyarrow as pa
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import split_words
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
-from tasks.corpus_reader import SCHEMA
-from tasks.errors import UserError
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
-from tasks.word_vectors import read_word_vectors
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
+from tasks.common.errors import UserError
+from tasks.common.sha256 import digest_bytes
+from tasks.data.corpus_reader import SCHEMA
+from tasks.data.rows import Rows
+from tasks.tokens.word_vectors import read_word_vectors
 
 if TYPE_CHECKING:
     from augment.masked_lm import MaskedLM

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from mtkd.storage.output_directory import OutputKind
-from mtkd.storage.parquet_shards import read_parquet_footer
-from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
-from tasks.errors import UserError
-from tasks.shards import ShardEntry
+from mtkd.output_files.output_directory import OutputKind
+from mtkd.output_files.parquet_shards import read_parquet_footer
+from tasks.common.errors import UserError
+from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
 
 ENDPOINT_ANSWERS = "answers.jsonl"  # the endpoint's answers, kept until the corpus is finished
 

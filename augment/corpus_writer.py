@@ -17,21 +17,21 @@ from augment.augmenter import Augmenter
 from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_shards
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
-from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import check_directory, open_directory
-from mtkd.storage.parquet_shards import ParquetFormat, TableChunk
-from mtkd.storage.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
-from tasks.errors import UserError, unknown
-from tasks.file_rows import FileRows
-from tasks.files import write_text
-from tasks.mapped import release_pages
-from tasks.progress import Advance
-from tasks.records import write_record
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
-from tasks.shards import ShardEntry
+from mtkd.output_files.distributed import ALONE, ProcessGroup
+from mtkd.output_files.output_directory import check_directory, open_directory
+from mtkd.output_files.parquet_shards import ParquetFormat, TableChunk
+from mtkd.output_files.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.common.errors import UserError, unknown
+from tasks.common.files import write_text
+from tasks.common.mapped import release_pages
+from tasks.common.progress import Advance
+from tasks.common.records import write_record
+from tasks.common.sha256 import digest_bytes
+from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
+from tasks.data.file_rows import FileRows
+from tasks.data.rows import Rows
 from tasks.task import MOST_COPIES, Task
 
 _COUNTS = ("words", "changed", "unchanged")

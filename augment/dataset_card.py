@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tasks.corpus_reader import MANIFEST, CorpusManifest, CorpusTask
+from tasks.data.corpus_reader import MANIFEST, CorpusManifest, CorpusTask
 
 _COPIES = """\
 # {rows} unlabelled copies of {data} ({method})

@@ -18,11 +18,11 @@ from mtkd.models.encoders.pretrained_config import config_of, locate, quieten
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError, shorten
-from tasks.ragged import RaggedArray
-from tasks.sha256 import digest_bytes
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError, shorten
+from tasks.common.sha256 import digest_bytes
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.ragged import RaggedArray
+from tasks.tokens.tokeniser import Tokeniser
 
 _TOKENS = 1024  # of one text, masked at several places, that the model reads at once
 _BEFORE = "a"  # the word that others are tokenised after, because some tokenisers mark spaces

@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, mix, streams_of, threshold
-from tasks.corpus_reader import SCHEMA
-from tasks.errors import UserError
-from tasks.rows import Rows
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import SCHEMA
+from tasks.data.rows import Rows
 
 _CHUNK = 8192  # copies processed at once, so that the arrays of 20-word texts fit in the cache
 

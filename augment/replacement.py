@@ -29,12 +29,12 @@ from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import TaggedTexts, tag_rows
 from augment.tagging import NoTagger, WorkerTagger, open_tagger
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.corpus_reader import SCHEMA
-from tasks.errors import UserError
-from tasks.progress import progress
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.common.errors import UserError
+from tasks.common.progress import progress
+from tasks.common.sha256 import digest_bytes
+from tasks.data.corpus_reader import SCHEMA
+from tasks.data.rows import Rows
 
 COPIES = 20  # copies per row in the paper
 _LONGEST = 5  # words of the longest n-gram

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from augment.augmenter import Augmenter, works_row_by_row
-from mtkd.storage.worker_pools import WorkerPool, Workers
-from tasks.file_rows import FileRows, plan_file_rows, validate_and_digest
-from tasks.loading import digest_blocks, require_no_errors
-from tasks.progress import Advance
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
-from tasks.sources import DataSource
+from mtkd.output_files.worker_pools import WorkerPool, Workers
+from tasks.common.progress import Advance
+from tasks.common.sha256 import digest_bytes
+from tasks.data.file_rows import FileRows, plan_file_rows, validate_and_digest
+from tasks.data.loading import digest_blocks, require_no_errors
+from tasks.data.rows import Rows
+from tasks.data.sources import DataSource
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.unlabelled import UnlabelledRequest
 
 SourceRows: TypeAlias = Rows | FileRows
 
@@ -47,7 +47,8 @@ def validate_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, a
         advance: called with the number of rows that have just been validated.
 
     Raises:
-        UserError: a row is invalid, with the message of `tasks.loading.load_rows`; or a file has changed.
+        UserError: a row is invalid (the message is that of `tasks.data.loading.load_rows`), or a file has
+            changed.
     """
     pieces = rows.split_for_workers(2 * pool.size)
     checked = pool.map(validate_and_digest, pieces)

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from augment.counter_rng import below
 from augment.tagging import Tagger
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.mapped import MappedArray, MappedTexts, mapped, release_pages
-from tasks.row_hashes import hash_rows
-from tasks.rows import STEP, Rows
-from tasks.sha256 import LongPart, digest_parts
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.checks.row_hashes import hash_rows
+from tasks.common.mapped import MappedArray, MappedTexts, mapped, release_pages
+from tasks.common.sha256 import LongPart, digest_parts
+from tasks.data.rows import STEP, Rows
 
 _BLOCK = 8192  # texts tagged at once
 

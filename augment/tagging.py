@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from mtkd.storage.worker_pools import other_model, path_for_workers
-from tasks.errors import UserError
+from mtkd.output_files.worker_pools import other_model, path_for_workers
+from tasks.common.errors import UserError
 
 _NLTK = "averaged_perceptron_tagger_eng"
 _INSTALL = (

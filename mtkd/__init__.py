@@ -124,7 +124,7 @@ _MODULES = {
         "EncoderSpec",
         "OutputSpec",
     ),
-    "tasks.errors": ("MtkdWarning", "UserError"),
+    "tasks.common.errors": ("MtkdWarning", "UserError"),
     "tasks.task": ("Task",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -165,5 +165,5 @@ if TYPE_CHECKING:
     from mtkd.pipelines.run import run_pipeline
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
-    from tasks.errors import MtkdWarning, UserError
+    from tasks.common.errors import MtkdWarning, UserError
     from tasks.task import Task

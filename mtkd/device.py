@@ -11,7 +11,7 @@ from multiprocessing import parent_process
 
 import torch
 
-from tasks.errors import UserError, did_you_mean
+from tasks.common.errors import UserError, did_you_mean
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameter numbers of glibc's mallopt
 _KEPT = 1 << 30  # bytes

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tasks.errors import UserError
-from tasks.files import is_plain_path
-from tasks.reader import InputFormat
-from tasks.records import Count, Fraction, Record, Size, Text, Width, check_record, read_record
+from tasks.common.errors import UserError
+from tasks.common.files import is_plain_path
+from tasks.common.records import Count, Fraction, Record, Size, Text, Width, check_record, read_record
 from tasks.task import Task
 from tasks.task_file import check_task
+from tasks.tokens.reader import InputFormat
 
 EXPORT = "export.json"
 FORMAT, EXPORT_FORMAT = 3, 1

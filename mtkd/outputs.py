@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mtkd.selection import Selection
-from tasks.batching import to_device
-from tasks.records import Layer, Record, Size, Width
+from tasks.common.records import Layer, Record, Size, Width
+from tasks.tokens.batching import to_device
 
 # The outputs that exist per layer, and their names in messages.
 BY_LAYER = {

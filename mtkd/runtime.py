@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from mtkd.model_files import AGAIN, read_export, read_model_file
-from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
-from tasks.errors import UserError, shorten, unknown
-from tasks.loading import unlabelled_rows
+from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.sha256 import digest_file
+from tasks.data.loading import unlabelled_rows
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import Rows
+from tasks.data.tables import as_table
 from tasks.model_tasks import mapped_logits
-from tasks.raw_table import RawTable
-from tasks.reader import Reader
-from tasks.rows import Rows
-from tasks.sha256 import digest_file
-from tasks.tables import as_table
 from tasks.task import Task
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 LOGITS = "logits_"  # an output is called logits_ and the name of a head
 
@@ -71,7 +71,8 @@ class OnnxModel:
         """The logits of a batch: (B, C), or (B, 2, L) for `span` tasks.
 
         Args:
-            tokens: one sequence per row, or one per text and row, as `tasks.encoding.pad_rows` returns them.
+            tokens: one sequence per row, or one per text and row, as `tasks.tokens.encoding.pad_rows` returns
+                them.
         """
         session = self._sessions[len(tokens) if self.reader.input_format == "separate" else None]
         arrays = graph_inputs(tokens, self.reader.input_format)

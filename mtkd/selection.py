@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tasks.errors import UserError
-from tasks.records import Layer, Record, Size
+from tasks.common.errors import UserError
+from tasks.common.records import Layer, Record, Size
 
 TokenRule = Literal["left", "att", "att-no-sep", "att-last-no-sep"]
 ActivationRule = Literal["magnitude", "uniform", "random"]

@@ -12,7 +12,7 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import loss_settings
 from mtkd.models.encoders.encoder_registry import settings_class
 from mtkd.strict_settings import Strict
-from tasks.errors import UserError, brief, unknown
+from tasks.common.errors import UserError, brief, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here

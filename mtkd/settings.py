@@ -23,9 +23,9 @@ from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import Strict
-from tasks.errors import UserError, unknown
-from tasks.records import Depth, Seed
-from tasks.sampler import Mixing
+from tasks.common.errors import UserError, unknown
+from tasks.common.records import Depth, Seed
+from tasks.tokens.sampler import Mixing
 
 # The settings class of the student, chosen by `student.kind`.
 Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-from tasks.records import MOST as LARGEST_SEED
+from tasks.common.records import MOST as LARGEST_SEED
 
 LARGEST = 10**9  # of all other numbers
 

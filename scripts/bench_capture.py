@@ -34,7 +34,7 @@ from transformers.utils import logging
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import ModelInputs, Tokens
+from tasks.tokens.batching import ModelInputs, Tokens
 
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"

@@ -32,10 +32,10 @@ from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.train_step import TrainStep
-from tasks.batching import Batch, ModelInputs, Tokens
-from tasks.hub_loading import DEFAULT_ENCODER
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import Batch, ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 # Dense TFLOP/s for the first name that the device's name contains. They were not looked up: --peak-tflops
 # replaces them.

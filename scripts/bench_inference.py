@@ -27,10 +27,10 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
-from tasks.files import write_json
-from tasks.hub_loading import DEFAULT_ENCODER
+from tasks.common.files import write_json
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 BERT_3 = {"model_type": "bert", "num_hidden_layers": 3}
 TINYBERT_4 = {

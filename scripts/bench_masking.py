@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masking import Masking
-from tasks.rows import Rows
+from tasks.data.rows import Rows
 
 
 def sentences(data: Path | None, count: int) -> list[str]:

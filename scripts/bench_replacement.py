@@ -22,10 +22,10 @@ from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import COPIES, Replacement
 from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
-from mtkd.storage.worker_pools import Workers
+from mtkd.output_files.worker_pools import Workers
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
-from tasks.encoding import Encoded
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
-from tasks.span_answers import decode_spans
-from tasks.tokeniser import Tokeniser
+from tasks.scoring.span_answers import decode_spans
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.tokeniser import Tokeniser
 
 
 def main() -> None:

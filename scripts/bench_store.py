@@ -28,31 +28,31 @@ import numpy as np
 import torch
 from benchmark_report import report
 
-from mtkd.jobs import prepare as planning
-from mtkd.jobs.build_store import build_store
-from mtkd.jobs.plan_store import StoreRequest, prepare_store
+from mtkd.jobs.distillation import prepare as planning
+from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.knowledge_store.build_store import build_store
+from mtkd.jobs.knowledge_store.plan_store import StoreRequest, prepare_store
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
-from mtkd.jobs.validated_run import validate_run
+from mtkd.knowledge_store.shard_writer import length_sorted_batches, write_missing_shards
+from mtkd.knowledge_store.store_manifest import read_store_manifest
+from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_directory
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
-from mtkd.store.shard_writer import length_sorted_batches, write_missing_shards
-from mtkd.store.store_manifest import read_store_manifest
-from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.hub_loading import DEFAULT_ENCODER
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.tokeniser import Tokeniser
 
 TASKS = "rte,mrpc,stsb,sst2"  # about 40 tokens per row on average
 BERT_BASE = {

@@ -22,16 +22,16 @@ import psutil
 import torch
 from benchmark_report import report
 
+from mtkd.knowledge_store.contents import Contents
+from mtkd.knowledge_store.shard_files import plan_shards
+from mtkd.knowledge_store.store_manifest import STORE_FORMAT, StoreManifest, StoreTask, StoreTeacher
+from mtkd.knowledge_store.stored_teacher import StoredTeacher
+from mtkd.output_files.safetensors_shards import SafetensorsFormat
+from mtkd.output_files.sharded_output import ShardedOutput
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.selection import Selection
-from mtkd.storage.safetensors_shards import SafetensorsFormat
-from mtkd.storage.sharded_output import ShardedOutput
-from mtkd.store.contents import Contents
-from mtkd.store.shard_files import plan_shards
-from mtkd.store.store_manifest import STORE_FORMAT, StoreManifest, StoreTask, StoreTeacher
-from mtkd.store.stored_teacher import StoredTeacher
 from mtkd.training.batches import AHEAD
-from tasks.sampler import TaskSampler
+from tasks.tokens.sampler import TaskSampler
 
 SHAPES = {"(1, 9, 0.1)": (1, 9, 0.1), "(3, 8, 0.2)": (3, 8, 0.2)}
 
@@ -132,7 +132,7 @@ def bench_cold(directory: Path, manifest: StoreManifest, draws: list[np.ndarray]
 
 def _table(manifest: StoreManifest, directory: Path, datasets: Any) -> Any:
     """The same arrays as a dataset on disk, with every row padded to the maximum number of tokens."""
-    from mtkd.store.shard_files import Shard
+    from mtkd.knowledge_store.shard_files import Shard
 
     selection = manifest.contents.need.selection
     assert selection is not None and selection.tokens is not None

@@ -47,8 +47,8 @@ from torch import Tensor
 
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.trainer import Trainer
-from tasks.encoding import Encoded
-from tasks.plain_text import TEXT, TextFiles
+from tasks.data.plain_text import TEXT, TextFiles
+from tasks.tokens.encoding import Encoded
 
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mtkd.models.encoders.pretrained_config import locate
-from tasks.hub_loading import DEFAULT_ENCODER
-from tasks.tokeniser import Tokeniser
+from tasks.common.hub_loading import DEFAULT_ENCODER
+from tasks.tokens.tokeniser import Tokeniser
 
 Lists = list[list[int]]
 

@@ -34,14 +34,14 @@ from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.hub_loading import DEFAULT_ENCODER
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.common.hub_loading import DEFAULT_ENCODER
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.task import Task
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.tokeniser import Tokeniser
 
 TINYBERT_4 = {
     "model_type": "bert",

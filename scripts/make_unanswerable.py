@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.files import atomic_path
-from tasks.squad import normalise
+from tasks.common.files import atomic_path
+from tasks.scoring.squad import normalise
 
 
 def main() -> None:

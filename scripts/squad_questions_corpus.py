@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 
 from augment.questions.question_rows import QuestionRow, question_table
 from mtkd import __version__
-from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
-from tasks.files import atomic_path, write_json
+from tasks.common.files import atomic_path, write_json
+from tasks.common.sha256 import digest_file
+from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
+from tasks.data.loading import digest_blocks, load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import digest_blocks, load_rows
-from tasks.sha256 import digest_file
-from tasks.shards import ShardEntry
-from tasks.sources import open_data
 
 
 def main() -> None:

@@ -28,11 +28,11 @@ from mtkd.training.prefetch import prefetched
 from mtkd.training.processes import make_accelerator
 from mtkd.training.text_batches import TextBatches
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.hub_loading import DEFAULT_ENCODER
-from tasks.plain_text import TEXT, TextFiles
-from tasks.tokeniser import Tokeniser
+from tasks.common.hub_loading import DEFAULT_ENCODER
+from tasks.data.plain_text import TEXT, TextFiles
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.tokeniser import Tokeniser
 
 try:
     with warnings.catch_warnings():

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import UserError, shorten, unknown
+from tasks.common.errors import UserError, shorten, unknown
 from tasks.guess_labels import (
     MOST_LABELS,
     SCORES,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task_types.labels import label_texts, missing
 
 MOST_LABELS = 1000

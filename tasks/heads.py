@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tasks.encoding import PADDED
+from tasks.tokens.encoding import PADDED
 
 
 class Head(nn.Module):

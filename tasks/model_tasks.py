@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from tasks.errors import UserError, counted, shorten, unknown
+from tasks.common.errors import UserError, counted, shorten, unknown
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.records import Count, Name, Record, Text, check_record
+from tasks.common.records import Count, Name, Record, Text, check_record
 
 if TYPE_CHECKING:
     from tasks.task_types import TaskType
@@ -67,11 +67,11 @@ class Task(Record):
         submission: test split -> file name of GLUE's submission format.
         unanswerable: True if a context may not contain the answer (`span`).
         soft_labels: the column of the training rows with a teacher's probabilities or logits
-            (`tasks.soft_labels`); None = there is none.
+            (`tasks.data.soft_labels`); None = there is none.
         soft_labels_kind: "probabilities" or "logits"; None = decided from the values.
         copies: masked copies per row that `mtkd augment mask` makes by default (MKD: 40 or 10).
         languages: ISO 639-1 codes. A split whose name ends in one (`validation_de`) is in that language,
-            others are in the first. Answers of `span` tasks are compared by language (`tasks.squad`).
+            others are in the first. Answers of `span` tasks are compared by language (`tasks.scoring.squad`).
         trained_on: the built-in task whose training rows are used if there are none of its own (mlqa: squad).
     """
 

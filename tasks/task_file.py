@@ -34,16 +34,16 @@ import glob
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError, unknown
+from tasks.common.errors import UserError, unknown
+from tasks.common.records import read_toml
+from tasks.common.remote import Mirror
+from tasks.common.urls import as_url, url_of
+from tasks.data.soft_labels import has_soft_labels
 from tasks.glue import TASKS
-from tasks.records import read_toml
-from tasks.remote import Mirror
-from tasks.soft_labels import has_soft_labels
 from tasks.task import UNLABELLED, Task
 from tasks.task_keys import KEYS, expected_value, parse_value
 from tasks.task_names import refuse_group_name
 from tasks.task_types import check_metrics, task_type, task_type_names
-from tasks.urls import as_url, url_of
 
 _CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
 # The keys that only some task types have (`TaskType.fields`).

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError, brief, unknown
+from tasks.common.errors import UserError, brief, unknown
+from tasks.data.missing_data import similar_name
+from tasks.data.soft_labels import KINDS
 from tasks.glue import TASKS
-from tasks.missing_data import similar_name
-from tasks.soft_labels import KINDS
 from tasks.task import MOST_COPIES, RESERVED, UNLABELLED
 from tasks.task_types import is_task_type, task_type, task_type_names
 

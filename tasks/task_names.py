@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError, a_type, unknown
+from tasks.common.errors import UserError, a_type, unknown
 from tasks.glue import TASKS
 from tasks.task import Task
 

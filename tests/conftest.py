@@ -15,7 +15,7 @@ from filelock import FileLock
 from in_process_workers import InProcessPool
 from processes import Answered, Processes, serve
 
-from mtkd.storage.worker_pools import Workers
+from mtkd.output_files.worker_pools import Workers
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
 
@@ -66,7 +66,9 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Run a command line in this process."""
     from mtkd.cli.main import main
 
-    monkeypatch.setattr("tasks.progress._quiet", False)  # and back after the test, whatever --quiet sets
+    monkeypatch.setattr(
+        "tasks.common.progress._quiet", False
+    )  # and back after the test, whatever --quiet sets
 
     def run(*words: object) -> Answered:
         monkeypatch.setattr("sys.argv", ["mtkd", *map(str, words)])

@@ -136,7 +136,7 @@ def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
     from click.testing import CliRunner
 
     from mtkd.cli.main import cli
-    from tasks.progress import set_quiet
+    from tasks.common.progress import set_quiet
 
     words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --epochs 1 --quiet"
     sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8", "init_heads=random"]

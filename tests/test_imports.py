@@ -14,9 +14,9 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
-    ("storage",),
+    ("output_files",),
     ("device", "strict_settings", "selection", "outputs", "model_files", "runtime", "time_trial"),
-    ("settings", "setting_errors", "precision", "models", "losses", "teachers", "store"),
+    ("settings", "setting_errors", "precision", "models", "losses", "teachers", "knowledge_store"),
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
     ("jobs",),
@@ -26,7 +26,7 @@ ROWS = (
 )
 ROW_OF = {f"mtkd.{part}": number for number, parts in enumerate(ROWS, 1) for part in parts}
 # What augment may import of mtkd, and the parts of mtkd that may import augment.
-BELOW_AUGMENT = ("storage", "device", "outputs", "settings", "models", "losses", "teachers", "training")
+BELOW_AUGMENT = ("output_files", "device", "outputs", "settings", "models", "losses", "teachers", "training")
 ABOVE_AUGMENT = ("cli", "api")
 
 FILES = [path for package in OURS for path in sorted((REPOSITORY / package).rglob("*.py"))]
@@ -76,23 +76,23 @@ def test_imports_follow_the_layout(path):
 
 
 def test_the_rule_itself():
-    assert allowed("augment.masking", "tasks.rows.Rows")
+    assert allowed("augment.masking", "tasks.data.rows.Rows")
     assert allowed("mtkd.cli.augment_group", "augment.masking")
     assert allowed("mtkd.jobs.refine", "mtkd.training.trainer.Trainer")
     assert allowed("mtkd.jobs.refine", "mtkd.__version__")
     assert allowed("mtkd.api.training", "mtkd.jobs.refine")
     assert not allowed("mtkd.jobs.refine", "mtkd.api.training")
-    assert not allowed("tasks.rows", "augment.masking")
+    assert not allowed("tasks.data.rows", "augment.masking")
     assert allowed("augment.masking", "mtkd.training.checkpoint.Position")
     assert not allowed("augment.masking", "mtkd.jobs.request")
     assert not allowed("augment.masking", "mtkd.evaluation.scoring")
-    assert not allowed("mtkd.storage.sharded_output", "mtkd.outputs")
+    assert not allowed("mtkd.output_files.sharded_output", "mtkd.outputs")
     assert not allowed("mtkd.training.trainer", "augment.masking")
     assert not allowed("mtkd.training.trainer", "mtkd.jobs.refine")
 
 
 @pytest.mark.parametrize(
-    "module", ["mtkd.cli.main", "tasks.task_names", "tasks.sources", "tasks.data_report"]
+    "module", ["mtkd.cli.main", "tasks.task_names", "tasks.data.sources", "tasks.checks.data_report"]
 )
 def test_starts_without_the_heavy_packages(module):
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"

@@ -16,10 +16,10 @@ from typing_extensions import TypedDict
 from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import refuse_not_finite
-from tasks.digests import check_digests
-from tasks.errors import MtkdWarning, UserError, shorten, unknown
-from tasks.hub_loading import find_file, load_named
-from tasks.records import (
+from tasks.common.digests import check_digests
+from tasks.common.errors import MtkdWarning, UserError, shorten, unknown
+from tasks.common.hub_loading import find_file, load_named
+from tasks.common.records import (
     Count,
     Depth,
     Record,
@@ -31,7 +31,7 @@ from tasks.records import (
     check_value,
     read_record,
 )
-from tasks.sha256 import digest_bytes
+from tasks.common.sha256 import digest_bytes
 
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")

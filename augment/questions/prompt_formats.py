@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from augment.questions.answer_context import around
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tasks.corpus_reader import QUESTION_SCHEMA
+from tasks.data.corpus_reader import QUESTION_SCHEMA
 
 
 @dataclass(frozen=True)

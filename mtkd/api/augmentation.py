@@ -16,14 +16,14 @@ from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
-from mtkd.storage.remote_paths import remote_paths
-from mtkd.storage.worker_pools import Engine, Workers
-from tasks.loading import load_rows
-from tasks.overlap import overlap_warnings
-from tasks.rows import Rows
-from tasks.sources import DataSource, open_data
+from mtkd.output_files.remote_paths import remote_paths
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.checks.overlap import overlap_warnings
+from tasks.data.loading import load_rows
+from tasks.data.rows import Rows
+from tasks.data.sources import DataSource, open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task_names import TaskSpec, resolve
-from tasks.unlabelled import UnlabelledRequest
 
 if TYPE_CHECKING:
     from augment.augmenter import Augmenter
@@ -239,8 +239,8 @@ def _write(
 ) -> WrittenCorpus:
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
     from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
-    from mtkd.storage.distributed import launched
-    from tasks.progress import progress
+    from mtkd.output_files.distributed import launched
+    from tasks.common.progress import progress
 
     source, ranks, trainable = open_data(data), launched(), _trainable_tasks(tasks)
     unlabelled.check(trainable)

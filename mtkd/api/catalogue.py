@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mtkd.storage.remote_paths import remote_paths
-from tasks.data_report import DataReport, report_on
-from tasks.sources import open_data
+from mtkd.output_files.remote_paths import remote_paths
+from tasks.checks.data_report import DataReport, report_on
+from tasks.data.sources import open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
-from tasks.unlabelled import UnlabelledRequest
 
 
 def list_tasks() -> dict[str, Task]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.storage.remote_paths import remote_paths
+from mtkd.output_files.remote_paths import remote_paths
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:

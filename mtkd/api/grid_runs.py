@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import file_names, require_path
-from mtkd.storage.remote_paths import remote_paths
-from tasks.errors import UserError
+from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
-    from mtkd.jobs.compare_table import Table
+    from mtkd.jobs.grid.compare_table import Table
 
 
 def compare(
@@ -72,7 +72,7 @@ def compare(
         UserError: no such grid, cell or setting, or something that no cell can do without is missing; or no
             cell can learn from rows without labels of a task of `unlabelled`.
     """
-    from mtkd.jobs import compare as job
+    from mtkd.jobs.grid import compare as job
 
     arguments = {name: value for name, value in locals().items() if name not in ("say", "job")}
     loaded, inputs = plan_grid(**arguments)
@@ -83,7 +83,7 @@ def compare(
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid
-    from mtkd.jobs.grid_jobs import GridInputs
+    from mtkd.jobs.grid.grid_jobs import GridInputs
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
     changes |= {"reference": arguments["reference"]} if arguments["reference"] else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mtkd.storage.remote_paths import remote_paths
+from mtkd.output_files.remote_paths import remote_paths
 
 
 @remote_paths("source")

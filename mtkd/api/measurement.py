@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
+from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
-from mtkd.storage.remote_paths import remote_paths
-from tasks.errors import UserError
-from tasks.hub_loading import did_you_mean_model
+from tasks.common.errors import UserError
+from tasks.common.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
@@ -176,7 +176,7 @@ def glue_submission(
 ) -> list[SubmissionFile]:
     """Write GLUE's eleven submission files; each task is predicted by the first model that knows it."""
     from mtkd.evaluation import prediction
-    from tasks.sources import open_data
+    from tasks.data.sources import open_data
 
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -10,18 +10,18 @@ import torch
 from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
+from mtkd.jobs.distillation.find_teachers import pretrained_encoder
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.jobs.find_teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
-from mtkd.storage.remote_paths import remote_paths
+from mtkd.output_files.remote_paths import remote_paths
 from mtkd.training.run_record import read_run_record
-from tasks.errors import UserError
-from tasks.loading import unlabelled_rows
+from tasks.common.errors import UserError
+from tasks.data.loading import unlabelled_rows
+from tasks.data.raw_table import RawTable
+from tasks.data.tables import as_table
 from tasks.model_tasks import task_of_model
-from tasks.raw_table import RawTable
-from tasks.tables import as_table
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 
@@ -229,7 +229,7 @@ def _hub_copy(name: str) -> Path | None:
     """Where the hub's copy of an mtkd model lies on this disk; None if the name is that of an encoder."""
     from huggingface_hub import snapshot_download
 
-    from tasks.hub_loading import DEFAULT_ENCODER, load_named
+    from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
 
     if name == DEFAULT_ENCODER:
         return None

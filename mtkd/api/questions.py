@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
-from mtkd.storage.remote_paths import remote_paths
-from mtkd.storage.worker_pools import Engine, Workers, other_model, path_for_workers
-from tasks.errors import UserError
-from tasks.sources import open_data
+from mtkd.output_files.remote_paths import remote_paths
+from mtkd.output_files.worker_pools import Engine, Workers, other_model, path_for_workers
+from tasks.common.errors import UserError
+from tasks.data.sources import open_data
 from tasks.task_names import TaskSpec, resolve
 
 if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from augment.questions.filtering.filter_corpus import Filtered
     from augment.questions.generation.config import PreparedGeneration
-    from tasks.answers import Answerer
+    from tasks.scoring.answers import Answerer
 
 
 @remote_paths("model", "data", "task", out="out")
@@ -132,8 +132,8 @@ def generate_questions(
             has answered is kept then.
     """
     from augment.corpus_writer import total_copies, write_corpus
-    from mtkd.storage.distributed import launched
-    from tasks.progress import progress, say
+    from mtkd.output_files.distributed import launched
+    from tasks.common.progress import progress, say
 
     made_by = Workers(workers, engine, address)
     ranks = launched()  # first: it decides which device is this process's
@@ -198,7 +198,7 @@ def _prepared(
     from augment.questions.generation.paragraphs import Words
     from augment.questions.rules.rule_augmenter import RULES
     from augment.questions.training.prompts import span_task
-    from mtkd.storage.distributed import launched
+    from mtkd.output_files.distributed import launched
 
     name = span_task(resolve(task)).name
     options["form"] = options.pop("format", None)
@@ -254,8 +254,8 @@ def filter_questions(
     """
     from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
-    from mtkd.storage.distributed import launched
-    from tasks.progress import progress
+    from mtkd.output_files.distributed import launched
+    from tasks.common.progress import progress
 
     made_by = Workers(workers, engine, address)
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)

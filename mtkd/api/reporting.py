@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mtkd.storage.remote_paths import remote_paths
+from mtkd.output_files.remote_paths import remote_paths
 
 
 @remote_paths("runs", "reference", "data", out="out")

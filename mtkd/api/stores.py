@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import file_names, model_or_path, require_path
-from mtkd.storage.remote_paths import remote_paths
-from mtkd.storage.worker_pools import Engine, Workers
-from tasks.errors import UserError
+from mtkd.output_files.remote_paths import remote_paths
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model
-    from mtkd.jobs.plan_store import StorePlan, StoreRequest
-    from mtkd.store.store_manifest import StoreManifest
+    from mtkd.jobs.knowledge_store.plan_store import StorePlan, StoreRequest
+    from mtkd.knowledge_store.store_manifest import StoreManifest
 
 
 STORE_INPUTS = ("data", "tasks", "teacher", "corpus", "unlabelled", "settings")
@@ -59,7 +59,7 @@ def plan_store(
     Raises:
         UserError: anything wrong with recipe, data, teacher or corpus.
     """
-    from mtkd.jobs import plan_store as job
+    from mtkd.jobs.knowledge_store import plan_store as job
 
     return job.plan_store(store_request(locals()), Path(out))
 
@@ -103,7 +103,7 @@ def build_store(
         UserError: as `plan_store`; another store is in `out`; too little space.
     """
     arguments, made_by = dict(locals()), Workers(workers, engine, address)
-    from mtkd.jobs import build_store as job
+    from mtkd.jobs.knowledge_store import build_store as job
 
     return job.build_store(
         store_request(arguments), Path(out), command, workers=made_by, overwrite=overwrite
@@ -124,7 +124,7 @@ def repair_store(
         workers, engine, address: see `build_store`.
     """
     made_by = Workers(workers, engine, address)
-    from mtkd.jobs import build_store as job
+    from mtkd.jobs.knowledge_store import build_store as job
 
     return job.repair_store(Path(store), made_by)[1]
 
@@ -132,14 +132,14 @@ def repair_store(
 @remote_paths("store")
 def store_info(store: str | Path) -> StoreManifest:
     """What a store holds: of which teacher, of which rows, how much."""
-    from mtkd.store.store_manifest import read_store_manifest
+    from mtkd.knowledge_store.store_manifest import read_store_manifest
 
     return read_store_manifest(Path(store))
 
 
 def store_request(arguments: Mapping[str, Any]) -> StoreRequest:
     """What a store is asked to hold, from the arguments of `plan_store`."""
-    from mtkd.jobs.plan_store import StoreRequest
+    from mtkd.jobs.knowledge_store.plan_store import StoreRequest
 
     names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
     require_path("data", arguments["data"], "a store records where its rows come from")

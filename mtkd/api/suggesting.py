@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.storage.remote_paths import remote_paths
-from tasks.errors import UserError
-from tasks.hub_loading import DEFAULT_ENCODER
+from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.errors import UserError
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def suggest_students(
     from mtkd.device import find_device
     from mtkd.evaluation.inference_bench import BenchSettings
     from mtkd.jobs.suggest import suggest
-    from tasks.unlabelled import UnlabelledRequest
+    from tasks.data.unlabelled import UnlabelledRequest
 
     for name, value in (("seq_len", seq_len), ("batch", batch), ("rounds", rounds), ("threads", threads)):
         if value is not None and value < 1:

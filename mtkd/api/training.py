@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
-from mtkd.storage.remote_paths import remote_paths
-from mtkd.storage.worker_pools import Engine, Workers
-from tasks.errors import UserError
+from mtkd.output_files.remote_paths import remote_paths
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.common.errors import UserError
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def distill(
                 "with `text`",
                 hint="leave them out, or leave `text` out",
             )
-        from mtkd.jobs.distill_text import distill_text
+        from mtkd.jobs.distillation.distill_text import distill_text
 
         loaded, request = prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
         run = distill_text(
@@ -180,8 +180,8 @@ def distill(
         raise UserError(
             "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
-    from mtkd.jobs.distill import distill as distill_job
-    from tasks.unlabelled import UnlabelledRequest
+    from mtkd.jobs.distillation.distill import distill as distill_job
+    from tasks.data.unlabelled import UnlabelledRequest
 
     options["tasks"] = "glue" if tasks is None else tasks
     loaded, request = prepare("distill", recipe, options, teacher_source)

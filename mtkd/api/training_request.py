@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import MtkdWarning, UserError, a_type
+from tasks.common.errors import MtkdWarning, UserError, a_type
+from tasks.common.urls import as_url
 from tasks.task import Task
 from tasks.task_names import describe, resolve
-from tasks.urls import as_url
 
 
 def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
@@ -20,10 +20,10 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     Args:
         model: whose tasks may also be named.
     """
-    from mtkd.jobs.python_objects import require_objects
+    from mtkd.jobs.distillation.python_objects import require_objects
     from mtkd.jobs.request import Request
     from mtkd.training.callbacks import Callback, require_known_events
-    from tasks.sources import open_data
+    from tasks.data.sources import open_data
 
     require_objects("callbacks", options["callbacks"], Callback)
     require_known_events(options["callbacks"])

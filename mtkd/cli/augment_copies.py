@@ -27,7 +27,7 @@ from mtkd.cli.options import (
 
 if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
-    from tasks.corpus_reader import CorpusManifest
+    from tasks.data.corpus_reader import CorpusManifest
 
 _source_options = stack(
     data_option,
@@ -169,7 +169,7 @@ def run_augmenter(
 
 def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
     """Show what a corpus holds."""
-    from mtkd.storage.distributed import launched
+    from mtkd.output_files.distributed import launched
 
     if not launched().first:
         return

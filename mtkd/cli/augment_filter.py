@@ -70,7 +70,7 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
-    from mtkd.storage.distributed import launched
+    from mtkd.output_files.distributed import launched
 
     filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
     if launched().first:

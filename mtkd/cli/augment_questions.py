@@ -24,10 +24,10 @@ from mtkd.cli.options import (
     table,
     workers_options,
 )
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
-    from tasks.corpus_reader import CorpusManifest
+    from tasks.data.corpus_reader import CorpusManifest
 
 _FORMAT_HELP = (
     "what the generator reads; context: the context; answer: the answer, then the context; "
@@ -205,7 +205,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
     Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
-    from mtkd.storage.distributed import launched
+    from mtkd.output_files.distributed import launched
 
     if dry_run:
         planned = augmentation.estimate_questions(out=out, **options)

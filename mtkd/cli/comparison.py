@@ -20,7 +20,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
-from tasks.errors import UserError, plain
+from tasks.common.errors import UserError, plain
 
 
 @click.command()
@@ -105,9 +105,9 @@ def compare(
     difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
-    from mtkd.jobs.compare import run_grid
-    from mtkd.jobs.compare_table import METRICS_TITLE
-    from mtkd.jobs.grid_plan import plan_runs
+    from mtkd.jobs.grid.compare import run_grid
+    from mtkd.jobs.grid.compare_table import METRICS_TITLE
+    from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
     loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))

@@ -12,7 +12,7 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.options import data_option, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
-    from tasks.data_report import DataReport, SplitReport
+    from tasks.checks.data_report import DataReport, SplitReport
 
 
 @click.group()
@@ -52,8 +52,8 @@ def check(
 
 def _draw(report: DataReport, max_lines: int) -> None:
     """Print the table of splits, then at most `max_lines` lines of problems (0 = all)."""
-    from tasks.errors import counted, plain
-    from tasks.validation import summarise
+    from tasks.checks.row_checks import summarise
+    from tasks.common.errors import counted, plain
 
     rows = [
         (

@@ -11,7 +11,7 @@ import click
 
 from mtkd.cli.options import quiet_option, say, table
 from mtkd.training.run_record import read_run_record
-from tasks.files import write_json
+from tasks.common.files import write_json
 
 # Step -> its name in demo.json.
 NAMES = {

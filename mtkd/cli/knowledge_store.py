@@ -22,8 +22,8 @@ from mtkd.cli.options import (
     unlabelled_option,
     workers_options,
 )
-from mtkd.storage.worker_pools import Engine, Workers
-from tasks.errors import UserError
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.common.errors import UserError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -137,8 +137,8 @@ def build(
     from accelerate import PartialState
 
     from mtkd.api.stores import STORE_INPUTS, store_request
-    from mtkd.jobs.build_store import build_store, repair_store
-    from mtkd.storage.remote_paths import remote_paths
+    from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
+    from mtkd.output_files.remote_paths import remote_paths
 
     made_by = Workers(workers, engine, address)
     if repair:

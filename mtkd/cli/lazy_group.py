@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tasks.errors import UserError, brief, unknown
+from tasks.common.errors import UserError, brief, unknown
 
 
 class _CheckedContext(click.Context):

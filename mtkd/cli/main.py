@@ -16,7 +16,7 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from mtkd.cli.usage_errors import usage_error
 from mtkd.training.interrupts import die_with_parent
-from tasks.errors import MtkdWarning, UserError, plain
+from tasks.common.errors import MtkdWarning, UserError, plain
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 

@@ -88,7 +88,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.jobs.validation import scores_record
+    from mtkd.jobs.validation_scores import scores_record
 
     evaluation = mtkd.evaluate(model, data, tasks, **options)
     skipped = [f"{name} is skipped: {reason}" for name, reason in evaluation.skipped.items()]

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from tasks.errors import UserError, plain
-from tasks.files import write_json
-from tasks.progress import say as say
-from tasks.progress import set_quiet
-from tasks.urls import url_of, with_urls
+from tasks.common.errors import UserError, plain
+from tasks.common.files import write_json
+from tasks.common.progress import say as say
+from tasks.common.progress import set_quiet
+from tasks.common.urls import url_of, with_urls
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -43,7 +43,7 @@ class PathOrUrl(click.Path):
         url = url_of(value)
         if url is None or url.startswith("file://"):
             return super().convert(value, param, ctx)
-        from tasks.remote import Mirror
+        from tasks.common.remote import Mirror
 
         return Mirror.of(url, "outputs").path
 

@@ -12,7 +12,7 @@ import click
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import out_option, report_options, show, table
-from tasks.errors import shorten
+from tasks.common.errors import shorten
 
 
 @click.command()

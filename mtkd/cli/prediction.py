@@ -12,7 +12,7 @@ import mtkd
 from mtkd.cli.measure import batch_option, models_option
 from mtkd.cli.options import PATH, device_option, report_options, say, show, table
 from mtkd.training.interrupts import sigterm_exits
-from tasks.errors import UserError, counted
+from tasks.common.errors import UserError, counted
 
 if TYPE_CHECKING:
     from mtkd.evaluation.prediction import SubmissionFile

@@ -8,7 +8,7 @@ import click
 
 import mtkd
 from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
-from tasks.errors import plain
+from tasks.common.errors import plain
 
 if TYPE_CHECKING:
     from mtkd.jobs.suggest import SuggestedStudent

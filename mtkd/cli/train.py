@@ -28,7 +28,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
-from tasks.urls import url_of
+from tasks.common.urls import url_of
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model

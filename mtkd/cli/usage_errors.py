@@ -7,7 +7,7 @@ import re
 
 import click
 
-from tasks.errors import UserError, did_you_mean
+from tasks.common.errors import UserError, did_you_mean
 
 
 def usage_error(error: click.ClickException) -> UserError:

@@ -8,7 +8,7 @@ import click
 
 import mtkd
 from mtkd.cli.options import PATH, report_options, show
-from tasks.errors import UserError, plain
+from tasks.common.errors import UserError, plain
 
 
 @click.command()

@@ -10,8 +10,8 @@ import numpy as np
 from mtkd.evaluation.differences import paired_difference, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores
-from tasks.row_predictions import RowPredictions
-from tasks.rows import Rows
+from tasks.data.rows import Rows
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.regression import Regression

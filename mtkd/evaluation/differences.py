@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mtkd.evaluation.resampling import SAMPLES, resampled_scores
-from tasks.errors import UserError
-from tasks.metrics import score
-from tasks.row_predictions import RowPredictions
+from tasks.common.errors import UserError
+from tasks.scoring.metrics import score
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 Verdict = Literal["better", "worse", "tied"]

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks.errors import MtkdWarning, UserError, counted, did_you_mean_path, unknown
-from tasks.file_readers import READERS, read_batches, suffix_of
-from tasks.file_writers import open_writer
-from tasks.loading import unlabelled_rows
-from tasks.progress import progress
-from tasks.raw_table import RawTable
-from tasks.rows import Rows
+from tasks.checks.row_checks import is_blank
+from tasks.common.errors import MtkdWarning, UserError, counted, did_you_mean_path, unknown
+from tasks.common.progress import progress
+from tasks.data.file_readers import READERS, read_batches, suffix_of
+from tasks.data.file_writers import open_writer
+from tasks.data.loading import unlabelled_rows
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import Rows
+from tasks.data.text_lines import STANDARD
 from tasks.task import Task
-from tasks.text_lines import STANDARD
-from tasks.validation import is_blank
 
 BLOCK = 8192
 _ALL = 2**31 - 1  # rows

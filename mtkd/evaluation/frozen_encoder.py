@@ -14,15 +14,15 @@ from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.files import atomic_path, locked
-from tasks.loading import digest_rows
-from tasks.progress import progress
-from tasks.reader import Reader
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
-from tasks.tokeniser import Tokeniser
+from tasks.common.files import atomic_path, locked
+from tasks.common.progress import progress
+from tasks.common.sha256 import digest_bytes
+from tasks.data.loading import digest_rows
+from tasks.data.rows import Rows
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 _LENGTH, _BATCH = 128, 64
 

@@ -18,10 +18,10 @@ from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
-from mtkd.storage.spawn import CleanSpawn
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError, unknown
-from tasks.progress import progress
+from mtkd.output_files.spawn import CleanSpawn
+from tasks.common.errors import UserError, unknown
+from tasks.common.progress import progress
+from tasks.tokens.batching import ModelInputs, Tokens
 
 Precision = Literal["fp32", "bf16"]
 STATUS = Path("/proc/self/status")  # on Linux, the memory use of this process

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mtkd.knowledge_store.sizing import amount
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.models.saved_model import read_saved
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from mtkd.store.sizing import amount
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
-from tasks.errors import UserError
-from tasks.files import atomic_path
+from tasks.common.errors import UserError
+from tasks.common.files import atomic_path
 
 _LOSS = "hidden_knowledge"
 

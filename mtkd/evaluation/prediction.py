@@ -11,14 +11,14 @@ import numpy as np
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from tasks.encoding import Encoded
-from tasks.files import locked, staged_directory
+from tasks.common.files import locked, staged_directory
+from tasks.common.progress import progress
+from tasks.data.loading import load_rows
+from tasks.data.rows import Rows
+from tasks.data.sources import DataSource
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.progress import progress
-from tasks.rows import Rows
-from tasks.sources import DataSource
 from tasks.task import Task
+from tasks.tokens.encoding import Encoded
 
 # The GLUE website requires one file per test set, with exactly this many rows.
 SUBMISSION_ROWS = {

@@ -13,14 +13,14 @@ from mtkd.device import best_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import model_directory
-from tasks.answers import Answer
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.progress import progress
-from tasks.rows import ANSWERS, Rows
-from tasks.sha256 import digest_bytes, digest_file
-from tasks.span_answers import SpanAnswers, decode_spans
+from tasks.common.errors import UserError
+from tasks.common.progress import progress
+from tasks.common.sha256 import digest_bytes, digest_file
+from tasks.data.rows import ANSWERS, Rows
+from tasks.scoring.answers import Answer
+from tasks.scoring.span_answers import SpanAnswers, decode_spans
 from tasks.task import Task
+from tasks.tokens.encoding import Encoded
 
 
 def answer_spans(
@@ -48,7 +48,7 @@ def answer_spans(
 
 
 class SpanAnswerer:
-    """A model that answers lists of questions (see `tasks.answers.Answerer`).
+    """A model that answers lists of questions (see `tasks.scoring.answers.Answerer`).
 
     Attributes:
         digest: the SHA-256 of the model's files (weights, tokeniser, settings) and the precision.

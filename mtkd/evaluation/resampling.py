@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tasks import metrics
-from tasks.metrics import Predictions
-from tasks.row_predictions import RowPredictions
+from tasks.scoring import metrics
+from tasks.scoring.metrics import Predictions
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 SAMPLES = 2000

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.digests import check_digests
-from tasks.encoding import Encoded
-from tasks.reader import Reader
-from tasks.row_predictions import RowPredictions
+from tasks.common.digests import check_digests
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.reader import Reader
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from mtkd.recipes import load_settings, recipe_command
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
-from tasks.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
-from tasks.records import Seed, Text, parse_toml, read_toml
-from tasks.sampler import check_epochs
+from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
+from tasks.common.records import Seed, Text, parse_toml, read_toml
+from tasks.tokens.sampler import check_epochs
 
 TEACHER = "teacher"  # the row of the models that the grid refines
 

@@ -11,8 +11,8 @@ from mtkd.jobs.training_data import TrainingData
 from mtkd.losses.logits import Labels
 from mtkd.losses.objective import Objective
 from mtkd.settings import TrainSettings
-from tasks.errors import UserError
-from tasks.rows import has_label
+from tasks.common.errors import UserError
+from tasks.data.rows import has_label
 from tasks.task import Task
 
 

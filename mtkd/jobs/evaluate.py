@@ -23,23 +23,23 @@ from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
+from mtkd.jobs.distillation.find_teachers import LabelsSpec, find_teachers, pretrained_encoder
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.jobs.find_teachers import LabelsSpec, find_teachers, pretrained_encoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import read_saved
 from mtkd.teachers.label_order import check_order
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.loading import load_rows
+from tasks.common.errors import UserError
+from tasks.common.progress import progress
+from tasks.data.loading import load_rows
+from tasks.data.rows import Rows, has_label
+from tasks.data.sources import DataSource, FilesSource, open_data
 from tasks.model_tasks import require_heads
-from tasks.progress import progress
-from tasks.row_predictions import RowPredictions
-from tasks.rows import Rows, has_label
-from tasks.sources import DataSource, FilesSource, open_data
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
+from tasks.tokens.encoding import Encoded
 
 Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
 
@@ -69,7 +69,7 @@ def evaluate(
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
-            `model` (see `mtkd.jobs.find_teachers.parse_labels`).
+            `model` (see `mtkd.jobs.distillation.find_teachers.parse_labels`).
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
         against: another model (or its directory) to compare this one with, row by row.

@@ -22,13 +22,13 @@ from mtkd.models.saved_model import digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
+from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, described_tokeniser
-from mtkd.storage.output_directory import check_directory, open_directory
-from tasks.errors import UserError, counted, shorten, unknown
-from tasks.files import staged_directory
-from tasks.progress import say
-from tasks.records import write_record
-from tasks.sha256 import digest_file
+from tasks.common.errors import UserError, counted, shorten, unknown
+from tasks.common.files import staged_directory
+from tasks.common.progress import say
+from tasks.common.records import write_record
+from tasks.common.sha256 import digest_file
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from mtkd.model_files import EXPORT
 from mtkd.models.saved_model import MODEL_FILES
-from mtkd.storage.output_directory import OutputKind, check_directory, has_claim
-from tasks.errors import UserError
-from tasks.records import read_record
+from mtkd.output_files.output_directory import OutputKind, check_directory, has_claim
+from tasks.common.errors import UserError
+from tasks.common.records import read_record
 
 
 def _read_source(directory: Path) -> Any:

@@ -11,9 +11,9 @@ from torch import nn
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.onnx_export.parity import TOLERANCE, expected_logits, random_rows
-from tasks.encoding import PADDED, pad_rows
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.encoding import PADDED, pad_rows
 
 _PROBLEMS = {
     "classify": "single_label_classification",

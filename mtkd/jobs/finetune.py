@@ -15,7 +15,7 @@ from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
-from mtkd.jobs.validation import check_metric, evaluator, scores_record
+from mtkd.jobs.validation_scores import check_metric, evaluator, scores_record
 from mtkd.losses.objective import labels_objective
 from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
@@ -26,10 +26,10 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.errors import UserError
-from tasks.files import move_files
-from tasks.records import read_record, write_record
+from tasks.common.errors import UserError
+from tasks.common.files import move_files
+from tasks.common.records import read_record, write_record
+from tasks.tokens.batching import Collator
 
 
 def finetune(

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
-from mtkd.storage.output_directory import OutputKind, open_directory
-from tasks.corpus_reader import MANIFEST, read_corpus_manifest
-from tasks.errors import UserError
-from tasks.files import staged_directory
-from tasks.hub_loading import SAFE
+from mtkd.output_files.output_directory import OutputKind, open_directory
+from tasks.common.errors import UserError
+from tasks.common.files import staged_directory
+from tasks.common.hub_loading import SAFE
+from tasks.data.corpus_reader import MANIFEST, read_corpus_manifest
 
 # An unfinished download may be resumed; a finished one is a model or a corpus.
 _DOWNLOAD = OutputKind(

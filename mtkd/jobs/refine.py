@@ -13,7 +13,7 @@ from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
-from mtkd.jobs.validation import check_metric, evaluator
+from mtkd.jobs.validation_scores import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import PairEncoding, compares_sentences, digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -26,9 +26,9 @@ from mtkd.training.callbacks import Callback
 from mtkd.training.linear_probe import fit_linear_heads
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.batching import Collator
+from tasks.tokens.tokeniser import Tokeniser
 
 _FEW_PAIRS = 2000  # labelled pairs per task, below which comparing the vectors of two texts scores higher
 

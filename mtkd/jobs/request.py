@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from mtkd.settings import TrainSettings
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from mtkd.training.run_directory import RunDirectory
-from tasks.errors import UserError
-from tasks.sha256 import digest_bytes
-from tasks.sources import DataSource, open_data
+from tasks.common.errors import UserError
+from tasks.common.sha256 import digest_bytes
+from tasks.data.sources import DataSource, open_data
 from tasks.task import Task
 
 
@@ -22,8 +22,8 @@ class Request:
     """The arguments that all training jobs share.
 
     Attributes:
-        data: a name or directory for `tasks.sources.open_data`, a `DataSource`, whose `name` is recorded in
-            run.json, or None for the files that the tasks name themselves.
+        data: a name or directory for `tasks.data.sources.open_data`, a `DataSource`, whose `name` is recorded
+            in run.json, or None for the files that the tasks name themselves.
         tasks: task names as on the command line, or tasks.
         out: the run directory.
         limit, eval_limit: rows per training and validation split; None = all.

@@ -26,16 +26,16 @@ from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import EncoderSpec
 from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.common.progress import say
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.progress import say
-from tasks.pruned_vocabulary import prune_vocabulary
-from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe, resolve
-from tasks.tokeniser import Tokeniser
-from tasks.unlabelled import UnlabelledRequest
+from tasks.tokens.pruned_vocabulary import prune_vocabulary
+from tasks.tokens.tokeniser import Tokeniser
 
 NOTE = """The order is that of the expected scores. Only three shapes were measured (docs/results.md): with
 500 labels and up to 10,000 texts per task, 3 of 6 layers kept 98% of the teacher's mean score, static 95%

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from mtkd.models.multitask import MultiTaskModel
-from tasks.corpus_reader import CorpusTask, corpus_rows, read_corpus
-from tasks.errors import UserError
-from tasks.loading import digest_blocks, digest_rows, sample_rows
-from tasks.rows import Rows, concat
-from tasks.sources import DataSource
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import CorpusTask, corpus_rows, read_corpus
+from tasks.data.loading import digest_blocks, digest_rows, sample_rows
+from tasks.data.rows import Rows, concat
+from tasks.data.sources import DataSource
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.unlabelled import UnlabelledRequest
 
 
 def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:

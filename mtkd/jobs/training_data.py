@@ -9,18 +9,18 @@ from typing import Any
 
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
-from tasks.corpus_reader import corpus_rows
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.loading import digest_rows, load_rows, sample_rows
-from tasks.overlap import overlap_warnings
-from tasks.reader import Reader
-from tasks.rows import Rows, concat, has_label
-from tasks.sources import DataSource
+from tasks.checks.overlap import overlap_warnings
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import corpus_rows
+from tasks.data.loading import digest_rows, load_rows, sample_rows
+from tasks.data.rows import Rows, concat, has_label
+from tasks.data.sources import DataSource
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
-from tasks.unlabelled import UnlabelledRequest
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)

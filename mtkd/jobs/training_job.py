@@ -11,14 +11,14 @@ from mtkd.device import keep_memory
 from mtkd.evaluation.scoring import TaskScores, write_predictions
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows
-from mtkd.jobs.validation import scores_record
+from mtkd.jobs.validation_scores import scores_record
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.storage.distributed import ProcessGroup
+from mtkd.output_files.distributed import ProcessGroup
 from mtkd.training.callbacks import Callback
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
-from tasks.progress import say
+from tasks.common.progress import say
 from tasks.task import Task
 
 Warn = Callable[[str], None]

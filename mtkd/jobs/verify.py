@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtkd.knowledge_store.store_manifest import MANIFEST
 from mtkd.model_files import EXPORT
-from mtkd.store.store_manifest import MANIFEST
-from tasks.digests import DIGESTS, damaged_files
-from tasks.errors import UserError
-from tasks.progress import progress
-from tasks.records import check_record, has_check, read_record
-from tasks.sha256 import digest_file
-from tasks.shards import ShardEntry
+from tasks.common.digests import DIGESTS, damaged_files
+from tasks.common.errors import UserError
+from tasks.common.progress import progress
+from tasks.common.records import check_record, has_check, read_record
+from tasks.common.sha256 import digest_file
+from tasks.common.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"
 # With a digest of their own, and of no other files.

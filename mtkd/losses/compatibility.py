@@ -6,7 +6,7 @@ from mtkd.losses.layer_maps import LayerPairs, layer_pairs
 from mtkd.losses.layered import Projections
 from mtkd.losses.loss_registry import losses_for
 from mtkd.losses.loss_term import ModelPair
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 def pairs_of(name: str, spec: str | LayerPairs, models: ModelPair, pooled: bool = False) -> LayerPairs:

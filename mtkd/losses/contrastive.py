@@ -13,9 +13,9 @@ from mtkd.losses.hidden import normalise
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import TermSettings, applies_to
-from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 @full_precision

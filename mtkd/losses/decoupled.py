@@ -12,7 +12,7 @@ from mtkd.losses.logits import both_logits, logits_mse
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, applies_to, value_at
 from mtkd.outputs import LOGITS
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
 
 

@@ -13,7 +13,7 @@ from mtkd.losses.layered import LayeredTerm, Projections, mask_of
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from mtkd.outputs import OutputSpec
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @full_precision

@@ -17,9 +17,9 @@ from mtkd.losses.term_settings import Projection, TermSettings
 from mtkd.outputs import OutputSpec
 from mtkd.selection import ActivationRule, Selection, TokenRule
 from mtkd.teachers.hidden_selection import kept_counts
-from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 @full_precision

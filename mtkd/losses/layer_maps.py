@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mtkd.outputs import EncoderSpec
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 LayerPairs = list[tuple[int, int]]
 NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "auto", "emd")

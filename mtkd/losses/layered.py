@@ -14,8 +14,8 @@ from mtkd.losses.emd import emd_flow, emd_weights
 from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.outputs import OutputSpec
-from tasks.batching import Batch, Tokens
 from tasks.task import Task
+from tasks.tokens.batching import Batch, Tokens
 
 
 class TokenTerm(LossTerm):

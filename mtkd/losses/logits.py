@@ -11,9 +11,9 @@ from torch.nn import functional
 from mtkd.losses.loss_term import LossTerm, TermInput, full_precision
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
-from tasks.batching import Batch
 from tasks.task import Task
 from tasks.task_types.classification import Classification
+from tasks.tokens.batching import Batch
 
 
 @full_precision

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Literal
 
 from mtkd.losses.loss_term import LossTerm
-from tasks.errors import unknown
-from tasks.plugins import load_plugin, load_plugins
+from tasks.common.errors import unknown
+from tasks.common.plugins import load_plugin, load_plugins
 
 PLUGINS = "mtkd.losses"  # the entry point group
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from mtkd.losses.term_settings import Points, TermSettings
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
-from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

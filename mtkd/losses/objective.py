@@ -17,9 +17,9 @@ from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermSettings, applies_to, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
-from tasks.batching import Batch
-from tasks.errors import UserError, a_type
+from tasks.common.errors import UserError, a_type
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 class Objective(nn.Module):

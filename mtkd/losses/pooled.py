@@ -14,8 +14,8 @@ from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
-from tasks.batching import Batch
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 def pool_mask(mask: Tensor, stride: int) -> Tensor:

@@ -16,7 +16,7 @@ from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.relation_gradient import RelationKL
 from mtkd.losses.term_settings import LayerMap, TermSettings
 from mtkd.outputs import OutputSpec
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.sha256 import digest_bytes
+from tasks.common.sha256 import digest_bytes
 
 
 def digest_weights(module: nn.Module) -> str:

@@ -14,10 +14,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.runtime import OnnxModel
-from tasks.batching import ModelInputs, Tokens
-from tasks.encoding import TokenArrays
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.encoding import TokenArrays
 
 
 class ExportedModel(MultiTaskModel):

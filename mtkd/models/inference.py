@@ -10,10 +10,10 @@ import torch
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.time_trial import BATCHES, current_trial
-from tasks.batching import Collator
-from tasks.encoding import PADDED, Encoded
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import PADDED, Encoded
 
 
 def predict_logits(

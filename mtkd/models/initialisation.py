@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from mtkd.models.capture import find_layers
 from mtkd.models.pruning import Importance
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.tokeniser import Tokeniser
 
 if TYPE_CHECKING:
     from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import shorten
-from tasks.hub_loading import DEFAULT_ENCODER, is_hub_name
+from tasks.common.errors import shorten
+from tasks.common.hub_loading import DEFAULT_ENCODER, is_hub_name
+from tasks.common.urls import as_url
 from tasks.task import Task
-from tasks.urls import as_url
 
 if TYPE_CHECKING:
     from mtkd.models.saved_model import ModelInfo

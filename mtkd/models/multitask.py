@@ -29,15 +29,15 @@ from mtkd.models.saved_model import (
 )
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
 from mtkd.runtime import recorded_threshold
-from tasks.batching import ModelInputs
-from tasks.digests import check_digests, write_digests
-from tasks.errors import UserError
-from tasks.files import staged_directory
+from tasks.common.digests import check_digests, write_digests
+from tasks.common.errors import UserError
+from tasks.common.files import staged_directory
 from tasks.heads import SANHead
 from tasks.model_tasks import require_heads
-from tasks.reader import Reader
 from tasks.task import Task
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import ModelInputs
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 
 class MultiTaskModel(nn.Module):

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tasks.errors import UserError, shorten
-from tasks.hub_loading import load_named
-from tasks.progress import say
+from tasks.common.errors import UserError, shorten
+from tasks.common.hub_loading import load_named
+from tasks.common.progress import say
 
 SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 _REFUSED = "the weights in {} cannot be used"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.capture import find_layers
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 PARTS = ("query", "key", "value", "output", "up", "down")
 

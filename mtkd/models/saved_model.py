@@ -10,13 +10,13 @@ from typing import Any
 from mtkd.model_files import EXPORT, FORMAT, ModelInfo, read_export, read_model_file
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
-from tasks.digests import check_digests
-from tasks.errors import UserError
-from tasks.files import write_json
-from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, is_hub_name, similar_model
-from tasks.sha256 import digest_bytes, digest_file
+from tasks.common.digests import check_digests
+from tasks.common.errors import UserError
+from tasks.common.files import write_json
+from tasks.common.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, is_hub_name, similar_model
+from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
 TOKENISER = "tokenizer.json"

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.errors import UserError
-from tasks.progress import say
-from tasks.tokeniser import Tokeniser
-from tasks.word_vectors import read_word_vectors
+from tasks.common.errors import UserError
+from tasks.common.progress import say
+from tasks.tokens.tokeniser import Tokeniser
+from tasks.tokens.word_vectors import read_word_vectors
 
 STD = 0.1  # of the vectors of words that the file lacks
 
@@ -21,7 +21,7 @@ def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
     Words are looked up as the vocabulary spells them, in lower case.
 
     Args:
-        file: see `tasks.word_vectors.read_word_vectors`.
+        file: see `tasks.tokens.word_vectors.read_word_vectors`.
 
     Raises:
         UserError: the file cannot be read, or has none of the words of the vocabulary.

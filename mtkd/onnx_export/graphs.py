@@ -22,9 +22,9 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.runtime import LOGITS
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.heads import SANHead
+from tasks.tokens.batching import ModelInputs, Tokens
 
 if TYPE_CHECKING:
     from onnx import ModelProto

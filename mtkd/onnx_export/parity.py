@@ -10,11 +10,11 @@ import torch
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.runtime import OnnxModel
-from tasks.batching import Collator
-from tasks.encoding import Encoded, pad_rows
-from tasks.errors import UserError
-from tasks.ragged import RaggedArray
+from tasks.common.errors import UserError
 from tasks.task import Task
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded, pad_rows
+from tasks.tokens.ragged import RaggedArray
 
 TOLERANCE = 1e-4
 _LENGTHS = (4, 17)  # and the longest that the model reads

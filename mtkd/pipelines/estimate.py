@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtkd.jobs.grid_jobs import total_of_stages
+from mtkd.jobs.grid.grid_jobs import total_of_stages
 from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
 from mtkd.time_trial import trial_run
-from tasks.progress import is_quiet, say, set_quiet
+from tasks.common.progress import is_quiet, say, set_quiet
 
 _TIMED = (*TRAINS, "evaluate")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.errors import UserError, counted, did_you_mean_path
-from tasks.file_readers import READERS, read_file, suffix_of
-from tasks.raw_table import RawTable
+from tasks.common.errors import UserError, counted, did_you_mean_path
+from tasks.data.file_readers import READERS, read_file, suffix_of
+from tasks.data.raw_table import RawTable
 from tasks.task import UNLABELLED
 
 _ROLES = {
@@ -121,7 +121,7 @@ def _file(path: Path) -> Part:
 
 
 def _hub(name: str) -> dict[str, Part]:
-    from tasks.hub_data import fetch_splits
+    from tasks.data.hub_data import fetch_splits
 
     splits: dict[str, Part] = {}
     for split, (table, class_names) in fetch_splits(name).items():

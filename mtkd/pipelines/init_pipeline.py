@@ -14,24 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
-from mtkd.storage.remote_paths import remote_paths
-from tasks.data_quality import labels_alike
-from tasks.errors import UserError, counted
-from tasks.files import atomic_path, locked
+from tasks.checks.data_quality import labels_alike
+from tasks.checks.row_checks import is_blank
+from tasks.checks.schema import fit_columns
+from tasks.common.errors import UserError, counted
+from tasks.common.files import atomic_path, locked
+from tasks.data.loading import require_valid
+from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
 from tasks.guess import Guess, guess_task
 from tasks.guess_labels import without_label
-from tasks.loading import require_valid
-from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
 from tasks.task_file import check_task
 from tasks.task_keys import A_NAME, is_name
 from tasks.task_names import GROUPS
 from tasks.task_types.labels import label_texts
-from tasks.unlabelled import checked_batches
-from tasks.validation import is_blank
 
 PIPELINE = "pipeline.toml"
 _MOST_VALIDATION = 5000  # texts that are split off

@@ -11,14 +11,14 @@ import click
 
 from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
-from tasks.errors import UserError, did_you_mean
-from tasks.file_readers import suffix_of
-from tasks.remote import local
-from tasks.sha256 import digest_file
-from tasks.sources import known_as, matching_files, open_data
+from tasks.common.errors import UserError, did_you_mean
+from tasks.common.remote import local
+from tasks.common.sha256 import digest_file
+from tasks.common.urls import as_url
+from tasks.data.file_readers import suffix_of
+from tasks.data.sources import known_as, matching_files, open_data
 from tasks.task import Task
 from tasks.task_names import resolve
-from tasks.urls import as_url
 
 _WRITTEN = ("out", "json", "predictions", "glue-submission")
 _DIRECTORIES = ("corpus", "store")

@@ -10,11 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.grid_plan import task_words
+from mtkd.jobs.grid.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
-from tasks.errors import UserError, brief, did_you_mean_path, unknown
-from tasks.records import Seed, Size, Text, check_value, parse_toml, read_toml
+from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
 
 # What a file may set once, for all steps whose commands have an option of this name.

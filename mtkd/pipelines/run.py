@@ -13,19 +13,19 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from mtkd.jobs.grid_jobs import total_of_stages
+from mtkd.jobs.grid.grid_jobs import total_of_stages
+from mtkd.output_files.distributed import launched
+from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
-from mtkd.storage.distributed import launched
-from mtkd.storage.remote_paths import remote_paths
 from mtkd.training.run_directory import RUN_FILE
-from tasks.errors import UserError
-from tasks.files import locked, write_json
-from tasks.progress import is_quiet, say
-from tasks.records import Record, read_record
-from tasks.urls import as_url
+from tasks.common.errors import UserError
+from tasks.common.files import locked, write_json
+from tasks.common.progress import is_quiet, say
+from tasks.common.records import Record, read_record
+from tasks.common.urls import as_url
 
 RECORD_FILE = "pipeline.json"  # in the output directory
 

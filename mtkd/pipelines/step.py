@@ -14,8 +14,8 @@ from mtkd.api.training_request import load_recipe
 from mtkd.cli.main import cli
 from mtkd.cli.options import train_settings
 from mtkd.recipes.settings_reference import written
-from tasks.errors import UserError, shorten, unknown
-from tasks.urls import url_of
+from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.urls import url_of
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NO_STEPS = ("demo", "init", "run")

@@ -15,8 +15,8 @@ from typing import Any
 
 from mtkd.setting_errors import validate
 from mtkd.settings import COMMANDS
-from tasks.errors import UserError, brief, did_you_mean_path, unknown
-from tasks.records import plain_toml, read_toml
+from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.common.records import plain_toml, read_toml
 
 
 def recipe_names(command: str = "distill") -> list[str]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from mtkd.reporting.models import Gathered, ReportedModel
 from mtkd.reporting.runs import CONTROL, STUDENT, TEACHER, Run
-from tasks.errors import UserError
-from tasks.loading import digest_rows, load_rows
-from tasks.row_predictions import RowPredictions
-from tasks.rows import Rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data.loading import digest_rows, load_rows
+from tasks.data.rows import Rows
+from tasks.data.sources import open_data
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 LONGEST = 500  # characters shown of a text

@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 from mtkd.evaluation.differences import Splits
 from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
 from mtkd.training.run_record import RUN_FILE, read_run_record
-from tasks.errors import MtkdWarning, UserError
-from tasks.records import read_record
+from tasks.common.errors import MtkdWarning, UserError
+from tasks.common.records import read_record
 from tasks.task import Task
 
 GRID_FILE = "compare.json"

@@ -16,15 +16,15 @@ from markupsafe import Markup
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
-from mtkd.jobs.compare_plot import pareto_front
+from mtkd.jobs.grid.compare_plot import pareto_front
 from mtkd.models.saved_model import read_saved
 from mtkd.reporting import charts
 from mtkd.reporting.disagreements import Disagreements, TextReader, find_disagreements, pairs
 from mtkd.reporting.models import Gathered, ReportedModel, gather
 from mtkd.reporting.runs import STUDENT, Run
 from mtkd.reporting.scores import Errors, Line, Scores, errors_of, score_models
-from tasks.errors import UserError
-from tasks.files import write_text
+from tasks.common.errors import UserError
+from tasks.common.files import write_text
 
 MOST_CLASSES = 8  # of a confusion matrix; tasks with more list their worst classes
 MARKS = {"better": "▲ better", "worse": "▼ worse", "tied": "= tied"}

@@ -15,9 +15,9 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS
 from mtkd.training.run_record import RUN_FILE, read_run_record
-from tasks.digests import check_digests
-from tasks.errors import UserError
-from tasks.records import check_record
+from tasks.common.digests import check_digests
+from tasks.common.errors import UserError
+from tasks.common.records import check_record
 from tasks.task import Task
 
 TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"

@@ -16,17 +16,17 @@ from torch import Tensor
 from mtkd.device import worker_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.storage.distributed import ProcessGroup
-from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
-from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.digests import DIGESTS, damaged_files, write_digests
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.files import locked, remove_leftovers
-from tasks.mapped import release_pages
-from tasks.progress import Advance, progress
+from mtkd.output_files.distributed import ProcessGroup
+from mtkd.output_files.safetensors_shards import SafetensorsFormat, read_header
+from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_size
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.common.digests import DIGESTS, damaged_files, write_digests
+from tasks.common.errors import UserError
+from tasks.common.files import locked, remove_leftovers
+from tasks.common.mapped import release_pages
+from tasks.common.progress import Advance, progress
 from tasks.task import Task
+from tasks.tokens.encoding import Encoded
 
 _SHARD_ROWS = 8192
 

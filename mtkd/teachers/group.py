@@ -15,11 +15,11 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import ModelOutput, OutputSpec
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import IndexedLogits, TeacherSource
-from tasks.batching import Batch
-from tasks.errors import UserError
-from tasks.sha256 import digest_bytes
+from tasks.common.errors import UserError
+from tasks.common.sha256 import digest_bytes
 from tasks.task import Task
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import Batch
+from tasks.tokens.tokeniser import Tokeniser
 
 # What must be the same for all teachers whose hidden states are compared with those of one student.
 _PROPERTIES = (

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtkd.outputs import EncoderOutput, OutputSpec, Selected
 from mtkd.selection import Selection
-from tasks.batching import Tokens
+from tasks.tokens.batching import Tokens
 
 _STATIC_SEED = 0x5E1EC7  # randomly chosen units are the same for all rows, tasks and runs
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.errors import UserError, shorten
+from tasks.common.errors import UserError, shorten
 from tasks.task import Task
 from tasks.task_types.labels import label_positions
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
@@ -22,11 +23,10 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
-from mtkd.storage.worker_pools import other_model, path_for_workers
-from mtkd.store.store_manifest import StoreManifest
-from tasks.digests import write_digests
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from mtkd.output_files.worker_pools import other_model, path_for_workers
+from tasks.common.digests import write_digests
+from tasks.common.errors import UserError
+from tasks.tokens.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)

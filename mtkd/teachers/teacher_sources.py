@@ -12,8 +12,8 @@ import torch
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.hidden_selection import select
-from tasks.batching import Batch, to_device
 from tasks.task import Task
+from tasks.tokens.batching import Batch, to_device
 
 
 class TeacherSource(Protocol):

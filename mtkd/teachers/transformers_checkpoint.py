@@ -23,14 +23,14 @@ from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
-from tasks.batching import ModelInputs
-from tasks.encoding import PADDED
-from tasks.errors import UserError, shorten
-from tasks.hub_loading import DEFAULT_ENCODER, load_named, similar_model
-from tasks.records import read_record
-from tasks.sha256 import digest_bytes, digest_file
+from tasks.common.errors import UserError, shorten
+from tasks.common.hub_loading import DEFAULT_ENCODER, load_named, similar_model
+from tasks.common.records import read_record
+from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import ModelInputs
+from tasks.tokens.encoding import PADDED
+from tasks.tokens.tokeniser import Tokeniser
 
 _CLASSIFIER, _READER = "ForSequenceClassification", "ForQuestionAnswering"
 _LONGEST = 512  # tokens per row, for checkpoints that do not state a limit

@@ -15,10 +15,10 @@ import numpy as np
 from mtkd.losses.objective import Objective
 from mtkd.settings import TrainSettings
 from mtkd.training.prefetch import prefetched
-from tasks.batching import Batch, Collator
-from tasks.encoding import Encoded
-from tasks.sampler import BatchIndices, TaskSampler, shard_indices
 from tasks.task import Task
+from tasks.tokens.batching import Batch, Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.sampler import BatchIndices, TaskSampler, shard_indices
 
 AHEAD = 64  # batches between announcing rows and drawing them
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from tasks.errors import UserError, did_you_mean
-from tasks.progress import Advance, progress, say
+from tasks.common.errors import UserError, did_you_mean
+from tasks.common.progress import Advance, progress, say
 
 LOG_STEPS = 20
 

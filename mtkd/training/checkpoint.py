@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
-from tasks.digests import damaged_files, write_digests
-from tasks.files import atomic_directory, write_json
-from tasks.progress import say
-from tasks.records import Count, Record, read_record
+from tasks.common.digests import damaged_files, write_digests
+from tasks.common.files import atomic_directory, write_json
+from tasks.common.progress import say
+from tasks.common.records import Count, Record, read_record
 
 _CHECKPOINTS_KEPT = 2
 

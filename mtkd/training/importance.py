@@ -12,11 +12,11 @@ from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance, layer_parts
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.progress import progress
+from tasks.common.errors import UserError
+from tasks.common.progress import progress
 from tasks.task import Task
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
 
 _ROWS = 1024  # rows per task
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
-from tasks.batching import Collator
-from tasks.encoding import Encoded
 from tasks.heads import Head
 from tasks.task import Task
 from tasks.task_types.task_type import LossSum
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
 
 MAX_ROWS = 5000  # of each task; more rows hardly change a linear head
 # Of the L2 penalty, in units of the features' mean squared distance from their mean.

@@ -31,7 +31,7 @@ from mtkd.training.interrupts import Interrupted, SignalWatch
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import sum_over_processes
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 StepData = TypeVar("StepData")  # what a step is computed from: its rows or batches
 

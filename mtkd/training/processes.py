@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 from mtkd.device import find_device
-from mtkd.storage.distributed import disable_ram_efficient_loading
-from tasks.errors import UserError
+from mtkd.output_files.distributed import disable_ram_efficient_loading
+from tasks.common.errors import UserError
 
 Number = TypeVar("Number", int, float)
 

@@ -1,4 +1,4 @@
-"""The directory of a run and its record, under the policy of `mtkd.storage.output_directory`."""
+"""The directory of a run and its record, under the policy of `mtkd.output_files.output_directory`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from mtkd import __version__
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import MODEL_FILES
-from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import (
+from mtkd.output_files.distributed import ALONE, ProcessGroup
+from mtkd.output_files.output_directory import (
     CLAIM,
     OutputKind,
     check_directory,
@@ -24,10 +24,10 @@ from mtkd.storage.output_directory import (
     open_directory,
 )
 from mtkd.training.run_record import RUN_FILE, read_run_record
-from tasks.digests import write_digests
-from tasks.errors import UserError
-from tasks.records import has_check, read_record, write_record
-from tasks.urls import with_urls
+from tasks.common.digests import write_digests
+from tasks.common.errors import UserError
+from tasks.common.records import has_check, read_record, write_record
+from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(

@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from mtkd.model_files import SavedScores
-from tasks.errors import UserError
-from tasks.records import Count, Seed, Size, read_record
+from tasks.common.errors import UserError
+from tasks.common.records import Count, Seed, Size, read_record
 
 RUN_FILE = "run.json"
 _open_record = with_config(ConfigDict(extra="allow", allow_inf_nan=False))

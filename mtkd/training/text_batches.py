@@ -16,14 +16,14 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.training.batches import DrawnRows
-from tasks.batch_stream import cut_by_tokens
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.plain_text import TEXT, TextFiles
-from tasks.ragged import RaggedArray
-from tasks.reader import Reader
+from tasks.common.errors import UserError
+from tasks.data.plain_text import TEXT, TextFiles
 from tasks.task import Task
+from tasks.tokens.batch_stream import cut_by_tokens
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.ragged import RaggedArray
+from tasks.tokens.reader import Reader
 
 EPOCH_STEPS = 1000
 _HELD_OUT_EVERY = 64

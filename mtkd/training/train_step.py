@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import ModelOutput
-from tasks.batching import Batch
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 class TrainStep(nn.Module):

@@ -30,11 +30,11 @@ from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import sum_over_processes, uses_fsdp
 from mtkd.training.train_step import TrainStep
-from tasks.batching import Batch
-from tasks.digests import quick_digest
-from tasks.errors import UserError
-from tasks.files import atomic_path
+from tasks.common.digests import quick_digest
+from tasks.common.errors import UserError
+from tasks.common.files import atomic_path
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 Evaluate = Callable[[MultiTaskModel], list[TaskScores]]
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from tasks.errors import unknown
+from tasks.common.errors import unknown
 from tasks.pocket import entailment, reading, single
 from tasks.pocket import paraphrases as pairs
 from tasks.pocket.rare_words import with_rare_words

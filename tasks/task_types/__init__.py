@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugin, load_plugins
+from tasks.common.errors import UserError, unknown
+from tasks.common.plugins import load_plugin, load_plugins
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.multilabel import MultiLabel

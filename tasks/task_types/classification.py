@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tasks import metrics
-from tasks.raw_table import RawTable
+from tasks.data.raw_table import RawTable
+from tasks.scoring import metrics
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, class_ids, label_texts, named_ids, read_values
 from tasks.task_types.task_type import LossSum, Metrics, TaskType

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import shorten
-from tasks.raw_table import RawTable
-from tasks.rows import has_label
+from tasks.common.errors import shorten
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import has_label
 from tasks.task import Task
 
 _MISSING = ("", "-1", "-1.0", "nan")
@@ -36,7 +36,7 @@ class ParsedLabels:
         values: (n,) or (n, K) float64; NaN = unlabelled or invalid.
         problems: all problems of the labels and related columns.
         answers: n structs {text, answer_start} of lists, for `span` tasks without problems.
-        soft: (n, C) float64, the soft labels as logits, if the split has any (`tasks.soft_labels`).
+        soft: (n, C) float64, the soft labels as logits, if the split has any (`tasks.data.soft_labels`).
     """
 
     values: np.ndarray

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.metrics import Predictions
-from tasks.raw_table import RawTable
+from tasks.data.raw_table import RawTable
+from tasks.scoring.metrics import Predictions
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
 from tasks.task_types.task_type import LossSum, Metrics, TaskType

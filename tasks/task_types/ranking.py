@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import pyarrow.compute as pc
 
-from tasks import metrics
-from tasks.errors import UserError
-from tasks.raw_table import RawTable
+from tasks.common.errors import UserError
+from tasks.data.raw_table import RawTable
+from tasks.scoring import metrics
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.labels import ParsedLabels, RowProblem

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks import metrics
-from tasks.raw_table import RawTable
+from tasks.data.raw_table import RawTable
+from tasks.scoring import metrics
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, label_texts, read_values
 from tasks.task_types.task_type import LossSum, Metrics, TaskType

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.errors import UserError
-from tasks.raw_table import RawTable
-from tasks.row_predictions import RowPredictions
-from tasks.rows import ANSWERS, answered
-from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
+from tasks.common.errors import UserError
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import ANSWERS, answered
+from tasks.scoring.row_predictions import RowPredictions
+from tasks.scoring.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
 from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
@@ -21,8 +21,8 @@ from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.encoding import Encoded
-    from tasks.token_layout import Layout
+    from tasks.tokens.encoding import Encoded
+    from tasks.tokens.token_layout import Layout
 
 N_BEST = 20  # spans in the record of a row
 _NO_TOKEN = -100
@@ -104,7 +104,7 @@ class Span(TaskType):
     def evaluate(
         self, task: Task, split: str, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
     ) -> SplitScores:
-        from tasks.span_answers import decode_spans
+        from tasks.scoring.span_answers import decode_spans
 
         assert encoded.windows is not None, "all windows are needed"
         examples = encoded.windows.examples
@@ -142,7 +142,7 @@ class Span(TaskType):
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
     ) -> Iterator[dict[str, Any]]:
         """The answer ("" = none), its `start` (character offset), `score`, `no_answer_score` and `n_best`."""
-        from tasks.span_answers import decode_spans
+        from tasks.scoring.span_answers import decode_spans
 
         answers = decode_spans(encoded, logits, layout, N_BEST)
         if task.unanswerable and threshold is None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tasks.errors import UserError
-from tasks.metrics import score
-from tasks.raw_table import RawTable
-from tasks.row_predictions import RowPredictions
+from tasks.common.errors import UserError
+from tasks.data.raw_table import RawTable
+from tasks.scoring.metrics import score
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.encoding import Encoded
-    from tasks.token_layout import Layout
+    from tasks.tokens.encoding import Encoded
+    from tasks.tokens.token_layout import Layout
 
 
 Metrics = Mapping[str, Callable[..., float]]
@@ -78,7 +78,7 @@ class TaskType(ABC):
     labels are (B,) or (B, K), with NaN for unlabelled rows.
 
     Attributes:
-        metrics: name -> function of `tasks.metrics.Predictions`.
+        metrics: name -> function of `tasks.scoring.metrics.Predictions`.
         default_metrics: the metrics of a task that names none.
         fields: which of the type-specific keys of a task's TOML file apply (`labels`, `range`, `group`,
             `positive`, `unanswerable`, `languages`).

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tasks.errors import UserError
-from tasks.raw_table import RawTable
+from tasks.common.errors import UserError
+from tasks.data.raw_table import RawTable
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 from tasks.task_types.task_type import LossSum, Metrics, TaskType

@@ -9,10 +9,10 @@ import pytest
 
 from augment.augmenter_registry import build_augmenter
 from augment.masking import Masking
-from tasks.corpus_reader import corpus_rows, read_corpus
-from tasks.errors import UserError
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import corpus_rows, read_corpus
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.task_names import resolve
 
 PLUGIN = '''

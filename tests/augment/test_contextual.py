@@ -19,10 +19,10 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFa
 from augment.contextual import Contextual
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masked_lm import open_masked_lm
-from mtkd.storage.worker_pools import Engine, Workers
-from tasks.corpus_reader import SCHEMA, read_corpus
-from tasks.errors import UserError
-from tasks.rows import Rows
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import SCHEMA, read_corpus
+from tasks.data.rows import Rows
 
 ALL = 2**64 - 1
 G = 0x9E3779B97F4A7C15

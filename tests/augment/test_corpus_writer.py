@@ -20,12 +20,12 @@ import pytest
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
-from mtkd.storage.output_directory import CLAIM
-from mtkd.storage.worker_pools import Workers
-from tasks.corpus_reader import corpus_rows, read_corpus
-from tasks.errors import UserError
-from tasks.files import LOCK
-from tasks.rows import Rows
+from mtkd.output_files.output_directory import CLAIM
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
+from tasks.common.files import LOCK
+from tasks.data.corpus_reader import corpus_rows, read_corpus
+from tasks.data.rows import Rows
 from tasks.task import Task
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from augment.masking import Masking
-from tasks.corpus_reader import SCHEMA
-from tasks.errors import UserError
-from tasks.rows import Rows
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import SCHEMA
+from tasks.data.rows import Rows
 
 ALL = 2**64 - 1
 G = 0x9E3779B97F4A7C15

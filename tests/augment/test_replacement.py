@@ -23,10 +23,10 @@ from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import Replacement
 from augment.tagged_text import split_words, tag_rows
 from augment.tagging import NoTagger, WorkerTagger, open_tagger
-from mtkd.storage.worker_pools import Workers
-from tasks.corpus_reader import SCHEMA, corpus_rows, read_corpus
-from tasks.errors import UserError
-from tasks.rows import Rows
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import SCHEMA, corpus_rows, read_corpus
+from tasks.data.rows import Rows
 
 ALL = 2**64 - 1
 G = 0x9E3779B97F4A7C15

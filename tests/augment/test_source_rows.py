@@ -23,16 +23,16 @@ from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
 from augment.source_rows import plan_source_rows, validate_source_rows
-from mtkd.storage.worker_pools import Workers
-from tasks import file_readers, file_rows, loading, rows
-from tasks.corpus_reader import corpus_rows
-from tasks.errors import UserError
-from tasks.file_rows import FileRange, FileRows, plan_file_rows, validate_and_digest
-from tasks.loading import digest_rows, load_rows
-from tasks.rows import Rows
-from tasks.sources import open_data
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
+from tasks.data import file_readers, file_rows, loading, rows
+from tasks.data.corpus_reader import corpus_rows
+from tasks.data.file_rows import FileRange, FileRows, plan_file_rows, validate_and_digest
+from tasks.data.loading import digest_rows, load_rows
+from tasks.data.rows import Rows
+from tasks.data.sources import open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.unlabelled import UnlabelledRequest
 
 PAIR = Task(name="pair", kind="classify", columns=("a", "b"), labels=("no", "yes"), validation=(), test=())
 TABLE = [{"a": f"text {n} of many", "b": "où " * (1 + n % 4), "label": n % 2, "extra": n} for n in range(97)]

@@ -94,7 +94,7 @@ def _announce_log_lines() -> None:
 def _fork_runs_of_a_grid() -> None:
     """The commands that `mtkd compare` starts are forked as well; and their memory is not measured."""
     from mtkd.evaluation import inference_bench
-    from mtkd.jobs import grid_scheduler
+    from mtkd.jobs.grid import grid_scheduler
 
     inference_bench._peak_apart = lambda *arguments: 1  # type: ignore[assignment]
     grid_scheduler.subprocess.Popen = Forked  # type: ignore[assignment, misc]

@@ -44,7 +44,7 @@ def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr("tasks.progress._quiet", False)
+    monkeypatch.setattr("tasks.common.progress._quiet", False)
     found = [case for case in wrong_inputs.cases() if case.name.startswith(name)]
     assert found, name
     for number, case in enumerate(found[:: max(1, len(found) // 4)]):

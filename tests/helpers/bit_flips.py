@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from mtkd.jobs.verify import verify
-from tasks.errors import UserError
-from tasks.records import CHECK, timeless
+from tasks.common.errors import UserError
+from tasks.common.records import CHECK, timeless
 
 # Nobody reads these back: pages, pictures, logs of commands, locks, events (they have their own checksums).
 # Or whoever reads them notices: cached vectors hold their digest, the words of a command are compared.

@@ -18,7 +18,7 @@ from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 
 def bilstm(tiny: Path) -> AnyEncoder:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.storage.worker_pools import Worker, WorkerPool
+from mtkd.output_files.worker_pools import Worker, WorkerPool
 
 
 class InProcessPool(WorkerPool):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mtkd.model_files import FORMAT
-from tasks.loading import digest_rows, load_rows
-from tasks.metrics import score
-from tasks.row_predictions import RowPredictions
-from tasks.sources import FilesSource
+from tasks.data.loading import digest_rows, load_rows
+from tasks.data.sources import FilesSource
+from tasks.scoring.metrics import score
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 ROWS, SCRIPT = 400, "<script>alert(1)</script>"

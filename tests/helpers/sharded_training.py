@@ -10,7 +10,7 @@ import torch
 from small_students import SMALL_TRANSFORMER
 from torch.distributed.tensor import DTensor
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.recipes import load_settings
 from mtkd.training.trainer import Trainer

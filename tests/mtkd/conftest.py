@@ -82,8 +82,8 @@ def byte_level_tokeniser(place: Path) -> Any:
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizerFast
 
-    from tasks.loading import load_rows
-    from tasks.sources import PocketSource
+    from tasks.data.loading import load_rows
+    from tasks.data.sources import PocketSource
     from tasks.task_names import resolve
 
     rows = load_rows(PocketSource(), resolve("sst2")[0], "train")

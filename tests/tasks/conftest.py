@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.sources import PocketSource
 from tasks.glue import TASKS
 from tasks.guess import guess_task
 from tasks.guess_labels import without_label
-from tasks.sources import PocketSource
 
 TEXTS = [f"the cat number {n} sleeps" for n in range(40)]
 

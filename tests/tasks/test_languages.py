@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
-from tasks.squad import exact_match, gold_answers, normalise, token_f1
+from tasks.scoring.squad import exact_match, gold_answers, normalise, token_f1
 from tasks.task_file import load_task
 
 XNLI, MLQA = TASKS["xnli"], TASKS["mlqa"]
@@ -78,7 +78,7 @@ def test_each_language_is_a_configuration_on_the_hub(monkeypatch: pytest.MonkeyP
             .append_column("label", pa.array([0]))
         )
 
-    monkeypatch.setattr("tasks.hub_data.fetch", fetch)
+    monkeypatch.setattr("tasks.data.hub_data.fetch", fetch)
     source = open_data("hub")
     for task, splits in ((XNLI, ("train", "validation_en", "test_ur")), (MLQA, ("train", "validation_ar"))):
         assert source.splits(task) == list(task.splits)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.model_tasks import mapped_logits, require_heads, task_of_model
 from tasks.task import Task

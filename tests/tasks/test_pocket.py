@@ -13,7 +13,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.pocket import POCKET_SPLITS, generate
 from tasks.pocket.rare_words import RARE
 from tasks.pocket.words import plural

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.data_report import report_on
-from tasks.errors import UserError
+from tasks.checks.data_report import report_on
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_file import load_task
 from tasks.task_names import resolve

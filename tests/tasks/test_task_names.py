@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import GROUPS, resolve
 from tasks.task_types import check_metrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 _KEY = "OPENAI_API_KEY"
 _PATH = "/chat/completions"

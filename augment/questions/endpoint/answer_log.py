@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from augment.questions.endpoint.client import Completion
-from tasks.files import disk_errors
-from tasks.records import Count, Record
+from tasks.common.files import disk_errors
+from tasks.common.records import Count, Record
 
 _FLUSHED = 32  # answers, after which they are flushed to disk
 

@@ -15,7 +15,7 @@ import httpx2
 from pydantic import Field, TypeAdapter, ValidationError
 
 from augment.questions.endpoint.address import Address
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 BACKOFF = 1.0  # seconds before a request is tried again; doubled each time
 _MAX_BACKOFF = 60.0

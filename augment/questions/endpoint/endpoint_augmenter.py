@@ -18,11 +18,11 @@ from augment.questions.endpoint.question_text import find_question
 from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
 from augment.questions.generation.paragraphs import Paragraph
 from augment.questions.question_rows import QuestionRow, question_table
-from tasks.corpus_reader import QUESTION_SCHEMA
-from tasks.errors import brief
-from tasks.progress import say
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
+from tasks.common.errors import brief
+from tasks.common.progress import say
+from tasks.common.sha256 import digest_bytes
+from tasks.data.corpus_reader import QUESTION_SCHEMA
+from tasks.data.rows import Rows
 
 _CHUNK = 16  # paragraphs per table
 _MOST_FAILURES = 5  # requests in a row that fail, before no more are sent

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tasks.errors import counted
+from tasks.common.errors import counted
 
 # What the shards of a corpus count, besides its rows.
 COUNTS = ("requests", "input_tokens", "output_tokens", "no_question", "repeated", "failed")

@@ -13,7 +13,7 @@ from augment.questions.endpoint.endpoint_augmenter import EndpointPrompt, Endpoi
 from augment.questions.endpoint.question_text import read_template
 from augment.questions.generation.answer_candidates import load_spacy
 from augment.questions.generation.paragraphs import Counts, Paragraph
-from tasks.errors import UserError, brief
+from tasks.common.errors import UserError, brief
 
 if TYPE_CHECKING:
     from augment.questions.generation.config import GenerationConfig

@@ -6,7 +6,7 @@ import re
 import string
 from pathlib import Path
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 DEFAULT_TEMPLATE = """\
 Text:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.answers import Answer, Answerer
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.scoring.answers import Answer, Answerer
 
 _BATCH = 64  # questions sent to the teacher at once
 _WORD = re.compile(r"\w+")

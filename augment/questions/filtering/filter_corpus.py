@@ -21,13 +21,18 @@ from augment.questions.filtering.filter_shard import FilteredShard, FilterSettin
 from augment.questions.filtering.heuristics import Reason, Seen, is_question
 from augment.questions.filtering.unanswerable import TRIES
 from augment.questions.question_rows import question_table, questions_of
-from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import open_directory, remove_output
-from mtkd.storage.parquet_shards import KEY, ParquetFormat, footer_text
-from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
-from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.answers import Answerer
-from tasks.corpus_reader import (
+from mtkd.output_files.distributed import ALONE, ProcessGroup
+from mtkd.output_files.output_directory import open_directory, remove_output
+from mtkd.output_files.parquet_shards import KEY, ParquetFormat, footer_text
+from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from tasks.common.errors import UserError
+from tasks.common.files import write_json, write_text
+from tasks.common.progress import Advance
+from tasks.common.records import write_record
+from tasks.common.sha256 import digest_bytes
+from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import (
     CORPUS_FORMAT,
     MANIFEST,
     QUESTION_SCHEMA,
@@ -37,12 +42,7 @@ from tasks.corpus_reader import (
     read_corpus_manifest,
     read_shard,
 )
-from tasks.errors import UserError
-from tasks.files import write_json, write_text
-from tasks.progress import Advance
-from tasks.records import write_record
-from tasks.sha256 import digest_bytes
-from tasks.shards import ShardEntry
+from tasks.scoring.answers import Answerer
 
 _COUNTS = b"mtkd.filter"  # key in the parquet metadata
 _ABOUT = (
@@ -92,7 +92,8 @@ def open_questions(directory: Path) -> CorpusManifest:
     """Read the manifest of a corpus of questions.
 
     Raises:
-        UserError: see `tasks.corpus_reader.read_corpus`; also if the corpus has no questions or another kind.
+        UserError: as for `tasks.data.corpus_reader.read_corpus`; also if the corpus has no questions or
+            another kind.
     """
     manifest = read_corpus(directory)
     if manifest.kind != "questions":

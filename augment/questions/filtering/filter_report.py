@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from augment.dataset_card import hub_metadata
 from augment.questions.filtering.heuristics import Reason
 from augment.questions.filtering.unanswerable import Refusal, Way
-from tasks.corpus_reader import MANIFEST, CorpusManifest
+from tasks.data.corpus_reader import MANIFEST, CorpusManifest
 
 REPORT = "filter.json"
 

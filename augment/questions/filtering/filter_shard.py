@@ -14,9 +14,9 @@ from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.heuristics import Reason, copied
 from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
 from augment.questions.question_rows import QuestionRow
-from tasks.answers import Answer, Answerer
-from tasks.errors import UserError
-from tasks.squad import token_f1
+from tasks.common.errors import UserError
+from tasks.scoring.answers import Answer, Answerer
+from tasks.scoring.squad import token_f1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from augment.counter_rng import draw_number
 from augment.questions.answer_context import without
 from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.question_rows import QuestionRow
-from tasks.answers import Answer, Answerer
+from tasks.scoring.answers import Answer, Answerer
 
 TRIES = 4  # maximum number of contexts tried per question
 _BATCH = 256

@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any, NamedTuple
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 _MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 _SPAN = re.compile(

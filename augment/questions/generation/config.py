@@ -27,9 +27,9 @@ from augment.questions.generation.paragraphs import (
 )
 from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
-from tasks.corpus_reader import MANIFEST, CorpusManifest
-from tasks.errors import UserError, counted, unknown
-from tasks.rows import Rows
+from tasks.common.errors import UserError, counted, unknown
+from tasks.data.corpus_reader import MANIFEST, CorpusManifest
+from tasks.data.rows import Rows
 
 if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions

@@ -8,9 +8,9 @@ from typing import Any
 
 from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
-from tasks.errors import UserError
-from tasks.files import locked, staged_directory
-from tasks.urls import cache_directory
+from tasks.common.errors import UserError
+from tasks.common.files import locked, staged_directory
+from tasks.common.urls import cache_directory
 
 _WEIGHTS = "model/model.bin"
 _BATCH = 32  # fixed, because the output may depend on which prompts are decoded together

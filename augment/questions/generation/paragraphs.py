@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from augment.questions.sentences import group_sentences, sentences
-from tasks.errors import UserError, counted, unknown
-from tasks.plain_text import PlacedText, TextFiles
-from tasks.rows import Rows
+from tasks.common.errors import UserError, counted, unknown
+from tasks.data.plain_text import PlacedText, TextFiles
+from tasks.data.rows import Rows
 
 HUB = "hub:"
 
@@ -122,7 +122,7 @@ def _stem(path: Path, root: Path) -> str:
 
 
 def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragraph]:
-    from tasks.hub_data import fetch
+    from tasks.data.hub_data import fetch
 
     parts = name.split("/")
     if not all(parts) or len(parts) > 3:

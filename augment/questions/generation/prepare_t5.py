@@ -12,7 +12,7 @@ from augment.questions.generation.paragraphs import Counts, Paragraph
 from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
 from augment.questions.generator import Generator, digest_generator, load_generator
 from mtkd.device import worker_device
-from mtkd.storage.worker_pools import other_model, path_for_workers
+from mtkd.output_files.worker_pools import other_model, path_for_workers
 
 if TYPE_CHECKING:
     from augment.questions.generation.config import GenerationConfig

@@ -17,9 +17,9 @@ from augment.questions.generation.generate import (
     generate_questions,
 )
 from augment.questions.generator import Generator
-from tasks.corpus_reader import QUESTION_SCHEMA
-from tasks.errors import UserError, unknown
-from tasks.rows import Rows
+from tasks.common.errors import UserError, unknown
+from tasks.data.corpus_reader import QUESTION_SCHEMA
+from tasks.data.rows import Rows
 
 _CHUNK = 256  # paragraphs that are sorted by length and decoded together
 _ABOUT = (

@@ -12,9 +12,9 @@ import numpy as np
 from augment.augmenter import Augmenter, Copies
 from augment.questions.question_rows import QuestionRow, question_table
 from augment.questions.rules.generate import Entities, generate_rule_questions
-from tasks.corpus_reader import QUESTION_SCHEMA
-from tasks.rows import Rows
-from tasks.sha256 import digest_bytes
+from tasks.common.sha256 import digest_bytes
+from tasks.data.corpus_reader import QUESTION_SCHEMA
+from tasks.data.rows import Rows
 
 RULES = "rules"
 _CHUNK = 256  # paragraphs per table

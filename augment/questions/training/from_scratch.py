@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 _LARGEST = {"vocab_size": 1_000_000, "d_model": 16_384, "layers": 200, "heads": 1000, "d_ff": 65_536}
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from augment.questions.prompt_formats import Format
-from tasks.errors import UserError
-from tasks.loading import validated_table
-from tasks.sources import DataSource
+from tasks.common.errors import UserError
+from tasks.data.loading import validated_table
+from tasks.data.sources import DataSource
 from tasks.task import Task
 
 

@@ -14,7 +14,7 @@ from augment.questions.generator import Reading
 from augment.questions.training.prompts import EncodedPrompt, ReferenceQuestions, encode
 from augment.questions.training.sequence_loss import batch_loss
 from augment.questions.training.text_scores import bleu, rouge_l
-from tasks.progress import progress
+from tasks.common.progress import progress
 
 
 @dataclass(frozen=True)

@@ -28,19 +28,19 @@ from augment.questions.training.prompts import (
 from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
+from mtkd.output_files.output_directory import OutputKind, open_directory
 from mtkd.settings import TrainSettings
-from mtkd.storage.output_directory import OutputKind, open_directory
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RUN_PARTS
-from tasks.digests import write_digests
-from tasks.errors import UserError
-from tasks.files import staged_directory
-from tasks.records import read_record, write_record
-from tasks.sha256 import digest_bytes
-from tasks.sources import DataSource
+from tasks.common.digests import write_digests
+from tasks.common.errors import UserError
+from tasks.common.files import staged_directory
+from tasks.common.records import read_record, write_record
+from tasks.common.sha256 import digest_bytes
+from tasks.data.sources import DataSource
 from tasks.task import Task
 
 FROM_SCRATCH = "scratch"

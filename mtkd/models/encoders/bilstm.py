@@ -19,8 +19,8 @@ from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.initialisation import InitContext, InitSpec, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
 from mtkd.outputs import EncoderOutput, OutputSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class _Text:
 class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
     """A BiLSTM encoder that returns one vector per row, independent of the padding.
 
-    Every text must have at least one token, and its padding at the end, as `tasks.reader.Reader` ensures.
+    Every text must have at least one token, and its padding at the end; `tasks.tokens.reader.Reader` ensures
+    this.
 
     Args:
         config: the sizes and the kind.

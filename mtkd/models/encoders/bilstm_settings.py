@@ -11,9 +11,9 @@ from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
 from mtkd.models.initialisation import InitSpec
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
-from tasks.errors import UserError
-from tasks.reader import InputFormat
-from tasks.records import Units, Vocabulary
+from tasks.common.errors import UserError
+from tasks.common.records import Units, Vocabulary
+from tasks.tokens.reader import InputFormat
 
 POOLED = OutputSpec(pooled=True)
 Kind = Literal["bilstm-biattention", "bilstm"]
@@ -98,7 +98,7 @@ class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
 
     @property
     def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "separate"
 
     @property

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.errors import UserError, brief
+from tasks.common.errors import UserError, brief
 
 # Keys of a configuration that would load code, or weights of another form than plain tensors.
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
-from tasks.batching import ModelInputs
-from tasks.reader import InputFormat
+from tasks.tokens.batching import ModelInputs
+from tasks.tokens.reader import InputFormat
 
 if TYPE_CHECKING:
     from mtkd.models.initialisation import InitContext, InitSpec
@@ -93,7 +93,7 @@ class EncoderConfig(Strict):
 
     @property
     def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "joined"
 
     @property

@@ -12,9 +12,9 @@ from typing import Any
 
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec
-from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugin, load_plugins
-from tasks.records import check_record
+from tasks.common.errors import UserError, unknown
+from tasks.common.plugins import load_plugin, load_plugins
+from tasks.common.records import check_record
 
 # Loaded like entry points, so that the file of an encoder is imported only when its kind is used.
 ENCODERS = {

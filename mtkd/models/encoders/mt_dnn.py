@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from mtkd.models.pretrained_weights import read_torch_file
-from tasks.errors import UserError, shorten
-from tasks.files import locked, staged_directory
-from tasks.hub_loading import embedded_encoder
-from tasks.progress import say
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError, shorten
+from tasks.common.files import locked, staged_directory
+from tasks.common.hub_loading import embedded_encoder
+from tasks.common.progress import say
+from tasks.tokens.tokeniser import Tokeniser
 
 MT_DNN = ".pt"  # what names of checkpoints end with
 _ENCODER = "bert."

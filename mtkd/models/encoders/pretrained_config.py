@@ -16,12 +16,12 @@ from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
-from tasks.errors import UserError
-from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
-from tasks.reader import InputFormat
-from tasks.records import Units, check_record, read_record
-from tasks.remote import local
-from tasks.sha256 import digest_file
+from tasks.common.errors import UserError
+from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
+from tasks.common.records import Units, check_record, read_record
+from tasks.common.remote import local
+from tasks.common.sha256 import digest_file
+from tasks.tokens.reader import InputFormat
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
@@ -73,7 +73,7 @@ class TransformerConfig(EncoderConfig):
 
     @property
     def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "side-by-side" if self.pairs == "bi-encoder" else "joined"
 
     @property

@@ -19,13 +19,13 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
-from tasks.batching import Collator, ModelInputs, Tokens
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.progress import progress, say
-from tasks.ragged import RaggedArray
-from tasks.reader import InputFormat, Reader
-from tasks.records import Units, Vocabulary
+from tasks.common.errors import UserError
+from tasks.common.progress import progress, say
+from tasks.common.records import Units, Vocabulary
+from tasks.tokens.batching import Collator, ModelInputs, Tokens
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.ragged import RaggedArray
+from tasks.tokens.reader import InputFormat, Reader
 
 POOLED = OutputSpec(pooled=True)
 BATCH = 1024  # student tokens that go through the teacher at once
@@ -82,7 +82,7 @@ class StaticConfig(EncoderConfig):
 
     @property
     def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "separate"
 
     @property

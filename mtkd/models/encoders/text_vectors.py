@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mtkd.models.encoders.pretrained_config import Pooling
-from tasks.batching import Tokens
+from tasks.tokens.batching import Tokens
 
 
 def side_by_side(

@@ -38,10 +38,10 @@ from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
 from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError, shorten
-from tasks.files import write_json
-from tasks.records import read_record
+from tasks.common.errors import UserError, shorten
+from tasks.common.files import write_json
+from tasks.common.records import read_record
+from tasks.tokens.batching import ModelInputs, Tokens
 
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):

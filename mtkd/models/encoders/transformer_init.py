@@ -18,8 +18,8 @@ from mtkd.models.encoders.pretrained_config import (
 )
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
-from tasks.errors import UserError
-from tasks.hub_loading import DEFAULT_ENCODER, load_named
+from tasks.common.errors import UserError
+from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
 
 if TYPE_CHECKING:
     from mtkd.models.encoders.transformer_settings import TransformerSettings

@@ -10,7 +10,7 @@ from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.initialisation import InitSpec
 from mtkd.strict_settings import Strict
-from tasks.records import Depth, Units
+from tasks.common.records import Depth, Units
 
 
 class TransformerSettings(Strict):

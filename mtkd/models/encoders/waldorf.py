@@ -19,8 +19,8 @@ from mtkd.models.fast_dropout import attention, faster
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
-from tasks.batching import ModelInputs, Tokens
-from tasks.records import Depth, Units, Vocabulary
+from tasks.common.records import Depth, Units, Vocabulary
+from tasks.tokens.batching import ModelInputs, Tokens
 
 STRIDE = 4  # tokens per state of a block, after two poolings by 2
 SEGMENTS = 2

@@ -39,11 +39,11 @@ from augment.questions.training.prompts import read_asked
 from augment.questions.training.text_scores import bleu, rouge_l
 from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
 from mtkd.cli.main import cli
-from mtkd.storage.distributed import ProcessGroup
-from tasks.corpus_reader import QUESTION_SCHEMA, corpus_rows, read_corpus
-from tasks.errors import MtkdWarning, UserError
+from mtkd.output_files.distributed import ProcessGroup
+from tasks.common.errors import MtkdWarning, UserError
+from tasks.data.corpus_reader import QUESTION_SCHEMA, corpus_rows, read_corpus
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.sources import open_data
 
 CPU = torch.device("cpu")
 STOPS = [1, *range(50, 56)]  # several end tokens, so that random models do stop

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.records import CHECK
+from tasks.common.records import CHECK
 from wrong_inputs.commands import Command, distill, evaluate, generate, hsk, predict, refine
 from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace
 

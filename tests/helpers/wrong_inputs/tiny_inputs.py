@@ -19,7 +19,7 @@ from typing import Any
 
 from fake_endpoint import FakeEndpoint, serve
 
-from tasks.records import CHECK, has_check
+from tasks.common.records import CHECK, has_check
 
 TIMEOUT_SECONDS = 200
 

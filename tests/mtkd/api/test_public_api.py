@@ -24,9 +24,9 @@ from mtkd.api import augmentation, exporting, grid_runs, measurement, stores, tr
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
 
 SMALL = {
     "student.max_length": 24,

@@ -14,7 +14,7 @@ import pytest
 
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import COMMANDS
-from tasks.records import write_record
+from tasks.common.records import write_record
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
 SMALL = (
@@ -44,7 +44,12 @@ def test_help_imports_click_and_nothing_else() -> None:
     imported = set(done.stdout.rpartition("imported:")[2].split())
     packages = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert packages == {"click", "mtkd", "tasks"}
-    assert {name for name in imported if name.startswith("tasks")} == {"tasks", "tasks.errors", "tasks.urls"}
+    assert {name for name in imported if name.startswith("tasks")} == {
+        "tasks",
+        "tasks.common",
+        "tasks.common.errors",
+        "tasks.common.urls",
+    }
 
 
 def test_hints_name_the_command_however_it_was_started() -> None:

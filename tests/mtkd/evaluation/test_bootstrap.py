@@ -13,9 +13,9 @@ from scipy import stats
 
 from mtkd.evaluation.differences import Difference, ScoreSamples, paired_difference, sample_scores
 from mtkd.evaluation.resampling import _counts, resampled_scores
-from tasks.errors import UserError
-from tasks.metrics import score
-from tasks.row_predictions import RowPredictions
+from tasks.common.errors import UserError
+from tasks.scoring.metrics import score
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 N, SAMPLES = 60, 40

@@ -24,11 +24,11 @@ from mtkd.evaluation.file_prediction import predict_file
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
-from tasks.errors import UserError
-from tasks.rows import Rows
+from tasks.common.errors import UserError
+from tasks.data.rows import Rows
 from tasks.task import Task
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 TASK = Task("topics", "classify", ("text",), labels=("short", "long"))
 ROWS: list[dict[str, Any]] = [

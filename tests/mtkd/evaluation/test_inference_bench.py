@@ -14,9 +14,9 @@ from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, disk_bytes
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from mtkd.evaluation.knowledge_curve import Point, curve, plot_knowledge, read_points, whole_points
 from mtkd.recipes import load_settings
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -12,21 +12,21 @@ import torch
 from torch.nn import functional
 
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.distillation.unlabelled_rows import confident_rows
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import TaskData, TrainingData
-from mtkd.jobs.unlabelled_rows import confident_rows
 from mtkd.losses.logits import LogitsMSE
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, labels_objective
 from mtkd.outputs import ModelOutput
 from mtkd.recipes import load_settings
 from mtkd.settings import TrainSettings
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
 from tasks.task import Task
 
 THREE = Task(name="three", kind="classify", columns=("a",), labels=("x", "y", "z"))

@@ -34,12 +34,12 @@ from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from tasks.errors import UserError
-from tasks.file_readers import read_file
+from tasks.common.errors import UserError
+from tasks.data.file_readers import read_file
+from tasks.data.loading import load_rows, unlabelled_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows, unlabelled_rows
-from tasks.row_predictions import RowPredictions
-from tasks.sources import open_data
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaCo
 import mtkd
 from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.transformer import TransformerEncoder
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("x", "x")]
 

@@ -10,9 +10,9 @@ from fake_hub import FakeHub
 from huggingface_hub import DatasetCard, ModelCard
 
 import mtkd
-from tasks.errors import UserError
-from tasks.files import LOCK
-from tasks.hub_loading import find_file, from_hub, is_hub_name
+from tasks.common.errors import UserError
+from tasks.common.files import LOCK
+from tasks.common.hub_loading import find_file, from_hub, is_hub_name
 
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home.", "A cat.")]
 

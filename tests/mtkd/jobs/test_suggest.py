@@ -14,9 +14,9 @@ import pytest
 
 import mtkd as library
 from mtkd.evaluation.inference_bench import time_in_turn
-from mtkd.jobs.prepare import prepare_run
+from mtkd.jobs.distillation.prepare import prepare_run
+from mtkd.jobs.distillation.validated_run import validate_run
 from mtkd.jobs.suggest import Suggestions
-from mtkd.jobs.validated_run import validate_run
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -24,11 +24,11 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings, parse_set
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 SMALL: dict[str, Any] = {"seq_len": 8, "batch": 2, "rounds": 2}
 

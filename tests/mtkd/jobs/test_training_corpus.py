@@ -9,12 +9,12 @@ import pytest
 import mtkd
 from augment import corpus_writer, source_rows
 from mtkd.jobs.training_corpus import add_copies
-from tasks import loading
-from tasks.errors import UserError
-from tasks.loading import digest_rows, load_rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data import loading
+from tasks.data.loading import digest_rows, load_rows
+from tasks.data.sources import open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.unlabelled import UnlabelledRequest
 
 ONE = Task(name="one", kind="classify", columns=("a",), labels=("no", "yes"), test=())
 TABLE = [{"a": f"text {n} of many", "label": n % 2} for n in range(40)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_students import SMALL_LSTM
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.request import Request
@@ -20,10 +20,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from mtkd.training.run_directory import RunDirectory
-from tasks.errors import UserError
-from tasks.sources import PocketSource
+from tasks.common.errors import UserError
+from tasks.data.sources import PocketSource
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser
 
 SMALL = SMALL_LSTM | {"train.epochs": 1}
 TASKS = "sst2,rte"

@@ -11,7 +11,7 @@ import pytest
 from bit_flips import files, undetected_flips
 
 import mtkd as library
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @pytest.fixture

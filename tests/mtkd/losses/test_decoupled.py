@@ -19,10 +19,10 @@ from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.outputs import ModelOutput
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 LSTM = BiLSTMConfig(vocab_size=10).spec
 

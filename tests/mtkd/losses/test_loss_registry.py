@@ -23,9 +23,9 @@ from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from tasks.batching import Batch
-from tasks.errors import MtkdWarning, UserError
+from tasks.common.errors import MtkdWarning, UserError
 from tasks.glue import TASKS
+from tasks.tokens.batching import Batch
 
 RTE = TASKS["rte"]
 LSTM = BiLSTMConfig(vocab_size=10).spec

@@ -21,9 +21,9 @@ from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from tasks.batching import Batch, ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
+from tasks.tokens.batching import Batch, ModelInputs, Tokens
 
 RTE, STSB = TASKS["rte"], TASKS["stsb"]
 

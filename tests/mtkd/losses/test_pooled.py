@@ -15,9 +15,9 @@ from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from tasks.batching import Batch, ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
+from tasks.tokens.batching import Batch, ModelInputs, Tokens
 
 RTE = TASKS["rte"]
 STUDENT = WaldorfConfig(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
@@ -22,9 +22,9 @@ from mtkd.settings import DistillSettings, TrainSettings
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.optimizers import learning_rate
 from mtkd.training.trainer import Trainer
-from tasks.batching import Batch, ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
+from tasks.tokens.batching import Batch, ModelInputs, Tokens
 
 RTE = TASKS["rte"]
 MASK = torch.ones(2, 3, dtype=torch.bool)

@@ -13,15 +13,15 @@ import pytest
 import mtkd
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.heads import Head, SANHead
-from tasks.loading import load_rows
-from tasks.reader import Reader
-from tasks.sources import open_data
 from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 RUN = {"data": "pocket", "limit": 24, "eval_limit": 16, "epochs": 1, "device": "cpu"}
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 class Payload:

@@ -17,10 +17,10 @@ from mtkd.models.encoders.encoder_registry import build_student, student_setting
 from mtkd.models.encoders.static import teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitContext, InitSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
-from tasks.pruned_vocabulary import prune_vocabulary
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.pruned_vocabulary import prune_vocabulary
+from tasks.tokens.tokeniser import Tokeniser
 
 TEXTS = pa.array(["the cat sat on the mat", "a dog and the cat", "playing in the rain"])
 

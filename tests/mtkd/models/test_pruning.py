@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -16,12 +16,12 @@ from mtkd.models.parameter_count import count_parameters
 from mtkd.models.pruning import FactorisedEmbedding, Importance, layer_parts, prune_into
 from mtkd.recipes import load_settings
 from mtkd.training.importance import measure_importance
-from tasks.batching import Collator, ModelInputs, Tokens
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.task_names import resolve
+from tasks.tokens.batching import Collator, ModelInputs, Tokens
+from tasks.tokens.encoding import Encoded
 
 FAMILIES = {
     "bert": {"num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 10},

@@ -14,8 +14,8 @@ import torch
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.word_embeddings import word_embeddings
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.tokeniser import Tokeniser
 
 VECTORS = {"cat": [0.5, -1.25, 3.0], "sat": [1e-3, 2.0, -0.25], "the": [0.0, 1.0, 2.0]}
 LINES = [f"{word} {' '.join(map(str, vector))}" for word, vector in VECTORS.items()]

@@ -18,7 +18,7 @@ import mtkd
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.onnx_export import parity
 from mtkd.runtime import OnnxModel
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 pytest.importorskip("onnxruntime")
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("", "x")]

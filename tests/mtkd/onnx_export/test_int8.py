@@ -17,7 +17,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.onnx_export.graphs import trace
 from mtkd.onnx_export.int8 import KEPT, quantise
 from mtkd.runtime import OnnxModel
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import mtkd
-from tasks.files import LOCK
+from tasks.common.files import LOCK
+from tasks.data.loading import load_rows
+from tasks.data.sources import PocketSource, open_data
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import PocketSource, open_data
 from tasks.task_names import resolve
-from tasks.unlabelled import UnlabelledRequest
 
 
 def pocket(task: str, split: str) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     parts = {"train": rows, "test": rows[:10], "unsupervised": plain}
     loaded = {name: datasets.Dataset.from_list(part, features=features) for name, part in parts.items()}
     asked = []
-    monkeypatch.setattr("tasks.hub_data._hub_responds", lambda name: True)
+    monkeypatch.setattr("tasks.data.hub_data._hub_responds", lambda name: True)
     monkeypatch.setattr("datasets.load_dataset", lambda *given: asked.append(given) or loaded)
     result = mtkd.init_pipeline("someone/reviews:plain", out=tmp_path)
     assert asked == [("someone/reviews", "plain")]

@@ -12,7 +12,7 @@ import mtkd
 from mtkd.pipelines.inputs import input_files
 from mtkd.pipelines.step import Step
 from mtkd.recipes import recipe_files
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @pytest.fixture

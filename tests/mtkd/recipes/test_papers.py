@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mtkd.grids import grid_names, load_grid
-from mtkd.jobs.grid_plan import GridInputs, plan_runs
+from mtkd.jobs.grid.grid_plan import GridInputs, plan_runs
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.loss_registry import loss_class

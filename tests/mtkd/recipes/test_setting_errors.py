@@ -10,7 +10,7 @@ import pytest
 
 import mtkd as api
 from mtkd.recipes import load_settings
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @pytest.mark.parametrize(

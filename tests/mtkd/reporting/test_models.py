@@ -16,7 +16,7 @@ from report_runs import ROWS, numbers, predicted, read, write_run
 
 import mtkd as library
 from mtkd.evaluation.baseline import CONSTANT
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
 
 

@@ -21,7 +21,7 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.class_report import class_report
 from mtkd.model_files import FORMAT
 from mtkd.reporting.scores import reliability
-from tasks.row_predictions import RowPredictions
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
 

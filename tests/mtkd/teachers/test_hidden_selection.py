@@ -16,12 +16,12 @@ from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
 from mtkd.teachers.hidden_selection import keep, narrow, static_activations
 from mtkd.teachers.teacher_sources import OnlineTeacher
-from tasks.batching import Batch, Collator, Tokens
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.task_names import resolve
+from tasks.tokens.batching import Batch, Collator, Tokens
+from tasks.tokens.encoding import Encoded
 
 
 @pytest.fixture(scope="module")

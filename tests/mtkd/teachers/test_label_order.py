@@ -10,7 +10,7 @@ from scipy.special import expit, log_softmax, logit, softmax
 
 from mtkd.teachers.group import average_logits
 from mtkd.teachers.label_order import check_order, label_order
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import resolve
 

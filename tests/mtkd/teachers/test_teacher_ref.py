@@ -13,8 +13,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import saved_in
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
 
 IDS = torch.tensor([[101, 2023, 2003, 102], [101, 2748, 102, 0]])
 MASK = IDS != 0

@@ -21,14 +21,14 @@ from transformers import (
 from mtkd.models.inference import predict_logits
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.loading import load_rows
-from tasks.rows import Rows
-from tasks.sources import PocketSource
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.rows import Rows
+from tasks.data.sources import PocketSource
 from tasks.task import Task
 from tasks.task_names import resolve
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
 
 NAMED = {"id2label": {0: "POSITIVE", 1: "Negative"}, "label2id": {"POSITIVE": 0, "Negative": 1}}
 

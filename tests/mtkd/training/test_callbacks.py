@@ -12,14 +12,14 @@ import torch
 from small_students import SMALL_LSTM
 
 import mtkd as api
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, TrainingState
 from mtkd.training.prefetch import prefetched
 from mtkd.training.run_directory import RunDirectory
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 SMALL = SMALL_LSTM | {"train.epochs": 3, "train.batch_size": 8}
 TASKS = "sst2,rte"

@@ -16,11 +16,11 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.training.linear_probe import fit_linear_heads
-from tasks.batching import Collator
-from tasks.encoding import Encoded
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import nn
 from mtkd.setting_errors import validate
 from mtkd.settings import TrainSettings
 from mtkd.training.optimizers import build_optimizer
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 def test_the_first_step_of_adam_follows_from_its_settings() -> None:

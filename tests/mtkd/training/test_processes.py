@@ -10,7 +10,7 @@ import pytest
 
 from mtkd.training.batches import DrawnRows, MicroBatches
 from mtkd.training.processes import make_accelerator
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtkd.training.run_directory import RunDirectory
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 SETTINGS = {"settings": {"train": {"lr": 1e-4, "seed": 0}}, "limit": None}
 OTHER = {"settings": {"train": {"lr": 1e-4, "seed": 1}}, "limit": None}

@@ -16,20 +16,20 @@ from safetensors.torch import load_file
 from small_students import SMALL_LSTM
 
 from mtkd.evaluation.scoring import TaskScores, watched
-from mtkd.jobs import prepare, validated_run
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation import prepare, validated_run
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
-from mtkd.jobs.validation import check_metric
+from mtkd.jobs.validation_scores import check_metric
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.checkpoint import save_checkpoint
 from mtkd.training.interrupts import Interrupted
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.sampler import TaskSampler
+from tasks.common.errors import UserError
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.sampler import TaskSampler
 
 SMALL = SMALL_LSTM | {"train.epochs": 2}
 TASKS = "sst2,rte,stsb"

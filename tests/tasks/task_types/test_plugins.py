@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tasks import task_types
-from tasks.errors import UserError
-from tasks.loading import load_rows
-from tasks.sources import open_data
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
 from tasks.task_names import resolve
 
 MODULE = '''

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.heads import Head
 from tasks.task import Task

@@ -28,8 +28,8 @@ from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.endpoint.question_text import DEFAULT_TEMPLATE, find_question, read_template
 from augment.questions.generation.config import GenerationConfig
 from mtkd.cli.augment_questions import generate as command
-from tasks.corpus_reader import MANIFEST, QUESTION_SCHEMA, corpus_rows, read_corpus
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import MANIFEST, QUESTION_SCHEMA, corpus_rows, read_corpus
 
 TOWNS = ["Rome", "Oslo", "Paris", "Quito", "Lima", "Cairo", "Delhi", "Kyiv", "Bern", "Baku", "Doha", "Riga"]
 

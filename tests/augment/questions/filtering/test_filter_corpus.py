@@ -24,10 +24,13 @@ from augment.questions.filtering.filter_shard import FilterSettings
 from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
 from augment.questions.filtering.unanswerable import Refusal, Way
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
-from mtkd.storage.distributed import ProcessGroup
-from mtkd.storage.worker_pools import Workers
-from tasks.answers import Answer
-from tasks.corpus_reader import (
+from mtkd.output_files.distributed import ProcessGroup
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
+from tasks.common.files import write_json
+from tasks.common.sha256 import digest_file
+from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import (
     CORPUS_FORMAT,
     QUESTION_SCHEMA,
     CorpusManifest,
@@ -35,10 +38,7 @@ from tasks.corpus_reader import (
     corpus_rows,
     read_corpus,
 )
-from tasks.errors import UserError
-from tasks.files import write_json
-from tasks.sha256 import digest_file
-from tasks.shards import ShardEntry
+from tasks.scoring.answers import Answer
 
 ROOT = Path(__file__).resolve().parents[4]
 NOTHING = Answer("", -1, 0.5, 4.0)

@@ -19,10 +19,10 @@ from augment.corpus_writer import write_corpus
 from augment.questions.generation.config import GenerationConfig, prepare_generation
 from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.verbs import FORMS, third_person
-from mtkd.storage.distributed import ProcessGroup
-from mtkd.storage.worker_pools import Workers
-from tasks.corpus_reader import QUESTION_SCHEMA, read_corpus
-from tasks.errors import UserError
+from mtkd.output_files.distributed import ProcessGroup
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
+from tasks.data.corpus_reader import QUESTION_SCHEMA, read_corpus
 
 SENTENCES = {
     "In 1856, Nikola Tesla was born in the village of Smiljan.": {

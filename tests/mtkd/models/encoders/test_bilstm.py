@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
 
 KINDS = ["bilstm-biattention", "bilstm"]
 H = 5

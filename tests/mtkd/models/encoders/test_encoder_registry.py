@@ -13,7 +13,7 @@ from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import ENCODERS, encoder_classes
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 
 CODE = """
 from typing import ClassVar, Literal

@@ -17,9 +17,9 @@ from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.saved_model import read_saved
 from mtkd.outputs import OutputSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 CONFIG = {

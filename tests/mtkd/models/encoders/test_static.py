@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_components, teacher_states
@@ -20,9 +20,9 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 TEXTS = pa.array(["the cat sat on the mat", "a dog and the cat", "rain"])
 SIZES = {"vocab_size": 30, "width": 6, "hidden_size": 8, "output_size": 5}

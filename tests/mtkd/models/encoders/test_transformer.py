@@ -24,10 +24,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, read_saved
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 
 def batch(lengths: list[int], vocab: int = 400) -> ModelInputs:

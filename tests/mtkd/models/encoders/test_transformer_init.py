@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mtkd.jobs.distill import distill
+from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
@@ -23,9 +23,9 @@ from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
-from tasks.tokeniser import Tokeniser
+from tasks.common.errors import UserError
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 IDS = torch.tensor([[101, 2023, 2003, 102], [101, 2748, 102, 0]])
 INPUTS = ModelInputs(joined=Tokens(IDS, IDS != 0, torch.zeros_like(IDS)))

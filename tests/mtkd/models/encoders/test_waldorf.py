@@ -18,10 +18,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import OutputSpec
-from tasks.batching import ModelInputs, Tokens
-from tasks.errors import UserError
+from tasks.common.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokeniser import Tokeniser
+from tasks.tokens.batching import ModelInputs, Tokens
+from tasks.tokens.tokeniser import Tokeniser
 
 SIZES = {
     "embedding_size": 6,

@@ -1,0 +1,1 @@
+"""Distillation: on the rows of tasks, and on plain text."""

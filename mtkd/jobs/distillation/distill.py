@@ -1,0 +1,142 @@
+"""Distil: train a student on tasks with a teacher, or, for comparison, on labels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mtkd.jobs.class_weights import check_class_weights
+from mtkd.jobs.distillation.distill_tasks import TaskDistillation
+from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
+from mtkd.jobs.distillation.python_objects import describe_losses, describe_module, require_objects
+from mtkd.jobs.distillation.unlabelled_rows import (
+    check_unlabelled_settings,
+    usable_request,
+)
+from mtkd.jobs.distillation.validated_run import settings_of_student, validate_run
+from mtkd.jobs.request import Request
+from mtkd.jobs.training_data import trainable_tasks
+from mtkd.jobs.training_job import Warn, ignore_warning
+from mtkd.jobs.validation_scores import check_metric
+from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.objective import named_losses
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.precision import resolve_precision
+from mtkd.settings import DistillSettings
+from mtkd.training.callbacks import Callback
+from mtkd.training.run_directory import RunDirectory
+from tasks.common.errors import UserError
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.tokens.sampler import check_epochs
+
+
+def distill(
+    request: Request,
+    settings: DistillSettings,
+    teacher: TeacherSpec,
+    corpus: Path | None = None,
+    store: Path | None = None,
+    *,
+    teacher_labels: LabelsSpec = None,
+    unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
+    student: nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = ignore_warning,
+) -> RunDirectory:
+    """Train one student for all tasks of the request, stage by stage.
+
+    Args:
+        teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
+            checkpoint, a model object, or several by task (see
+            `mtkd.jobs.distillation.find_teachers.teachers_by_task`). If no term
+            needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
+            rows have soft labels.
+        corpus: an augmented corpus whose copies are added to the training rows.
+        store: a knowledge store to use instead of running the teacher.
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
+        unlabelled: the rows without labels that the student also learns from; by default those that the tasks
+            name.
+        student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
+            are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
+        losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
+            of a list are named after their classes.
+        callbacks: called during training.
+        warn: called with each warning, before training starts.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: invalid data, teacher, corpus or settings; raised before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
+    """
+    settings = resolve_precision(settings, request.device, warn)
+    tasks = trainable_tasks(request.tasks)
+    if losses is not None:
+        require_objects("losses", losses, LossTerm)
+    terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
+    if isinstance(student, MultiTaskModel):
+        settings = settings_of_student(settings, student)
+    labels_only = settings.supervision == "labels"
+    if terms is not None:
+        labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
+    without_teacher = labels_only or any(task.soft_labels for task in tasks)
+    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, without_teacher)
+    if teacher_labels:
+        sources["teacher_labels"] = parse_labels(teacher_labels)
+    if student is not None:
+        sources["student"] = describe_module(student)
+    if terms is not None:
+        sources["losses"] = describe_losses(terms)
+    validated = validate_run(
+        settings, teacher, tasks, store, teacher_labels=teacher_labels, student=student, losses=terms
+    )
+    sources |= unlabelled.record()
+    usable = usable_request(unlabelled, validated.stages, tasks)
+    for stage, objective in validated.stages:
+        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
+        check_class_weights(stage.train, tasks, objective)
+        check_metric(stage.train.metric, tasks)
+        check_unlabelled_settings(stage.train, validated, tasks, usable is not None)
+    job = TaskDistillation(
+        request=request,
+        settings=validated.settings,
+        tasks=tasks,
+        sources=sources,
+        callbacks=callbacks,
+        warn=warn,
+        validated=validated,
+        corpus=corpus,
+        unlabelled=usable,
+        student=student,
+    )
+    job.warnings += validated.warnings
+    return job.run()
+
+
+def _source_names(
+    settings: DistillSettings,
+    teacher: TeacherSpec,
+    corpus: Path | None,
+    store: Path | None,
+    without_teacher: bool,
+) -> dict[str, Any]:
+    """The sources of knowledge as named in the run's record; raises UserError for invalid combinations."""
+    if not (teacher or store or without_teacher):
+        raise UserError(
+            f"the recipe {settings.name} needs a teacher",
+            hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher=DIR`, a knowledge "
+            "store as `store=DIR`, or train on labels alone with `supervision=labels`",
+        )
+    if corpus and settings.supervision == "labels":
+        raise UserError(
+            "supervision=labels cannot use an augmented corpus: its rows have no labels",
+            hint="leave `corpus` out",
+        )
+    names = {"teacher": describe_teachers(teacher), "corpus": str(corpus) if corpus else None}
+    return {**names, "store": str(store)} if store else names

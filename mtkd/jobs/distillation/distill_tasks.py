@@ -1,0 +1,299 @@
+"""The training job of a distillation on the rows of tasks: its batches, teachers and cached logits."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from mtkd.evaluation.scoring import TaskScores
+from mtkd.jobs.class_weights import weigh_classes
+from mtkd.jobs.distillation.prepare import prepare_run
+from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
+from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
+from mtkd.jobs.distillation.unlabelled_rows import (
+    cache_folders,
+    check_fraction,
+    check_soft_labelled,
+    confident_rows,
+    stored_logits,
+)
+from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_data import EncodedRows, load_training_data
+from mtkd.jobs.validation_scores import evaluator
+from mtkd.knowledge_store.store_manifest import StoreManifest
+from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
+from mtkd.losses.objective import Objective
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.pruning import Importance
+from mtkd.models.saved_model import is_saved_model, model_directory
+from mtkd.outputs import LOGITS, OutputSpec
+from mtkd.settings import Stage, TrainSettings
+from mtkd.teachers.cached_logits import cache_logits
+from mtkd.teachers.group import AveragedLogits, TeacherByTask
+from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
+from mtkd.time_trial import current_trial
+from mtkd.training.batches import TaskBatches
+from mtkd.training.importance import measure_importance
+from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.trainer import Evaluate
+from tasks.common.errors import UserError
+from tasks.common.progress import say
+from tasks.common.sha256 import digest_file
+from tasks.data.corpus_reader import read_corpus
+from tasks.data.soft_labels import require_soft_labels
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.tokens.batching import Collator
+from tasks.tokens.reader import Reader
+
+_LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
+
+
+@dataclass(kw_only=True)
+class TaskDistillation(StagedJob):
+    """Distillation on the rows of tasks.
+
+    Attributes:
+        unlabelled: the rows without labels that are added; None if no loss can use them.
+        student: a student passed as an object.
+        store_rows: task -> position of each training row in the knowledge store.
+    """
+
+    corpus: Path | None
+    unlabelled: UnlabelledRequest | None
+    student: nn.Module | None
+    store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+
+    def inputs(self) -> dict[str, Any]:
+        data = load_training_data(self.request, self.tasks, self.corpus, self.unlabelled)
+        if self.settings.supervision == "labels":
+            data.require_labels("a student with supervision=labels")
+        self.rows = EncodedRows(data)
+        data_source = self.request.source()
+        if self.unlabelled is None and any(data_source.unlabelled(task) for task in self.tasks):
+            self.warnings.append(
+                "rows without labels are not used, since every loss of this run needs labels"
+            )
+        teacher, manifest = self.validated.teacher, self.validated.manifest
+        digests = {
+            "data": self.rows.data.digests,
+            "teacher": teacher.digest if teacher else None,
+            "corpus": read_corpus(self.corpus).key if self.corpus else None,
+        }
+        file = self.settings.student.embedding_file
+        vectors = {"embedding_file": digest_file(file)} if file and self.student is None else {}
+        return digests | vectors | ({"store": manifest.key} if manifest else {})
+
+    def prepare(self) -> MultiTaskModel:
+        texts = [text for part in self.rows.data.parts for text in part.train.texts]
+        self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
+        student = self.prepared.student
+        if self.corpus:
+            for teacher in self.prepared.teachers:
+                check_mask(self.corpus, {"teacher": teacher.model})
+            check_mask(self.corpus, {"student": student})
+        check_soft_labelled(self.validated.soft_labelled, self.rows.data)
+        self.rows = self.rows.for_reader(student.reader)
+        self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]
+        if self._store:
+            parts = self.rows.data.parts
+            self.store_rows = {part.task.name: find_stored_rows(*self._store, part.train) for part in parts}
+        n_train = self.rows.data.n_train
+        for stage, objective in self.validated.stages:
+            weigh_classes(objective, stage.train, self.rows.data)
+            check_fraction(stage.train, self.rows.data)
+            stage = replace(stage, train=stage.train.with_epochs(n_train))
+            inputs = self._stage_inputs(stage, objective)
+            if not objective.student_need.logits:
+                self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
+            self.stages.append((stage, objective, inputs))
+        if self.request.workers.in_other_processes:
+            self._check_workers()
+        self.warnings += self._teacher_warnings()
+        return student
+
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+        """Validation scores; empty if the last stage did not train the heads."""
+        last_inputs = self.stages[-1][2]
+        if last_inputs.evaluate is None:
+            return []
+        return self._evaluator(self.settings.train, student, final=True)(student)
+
+    def _importance(self, model: MultiTaskModel) -> Importance:
+        model.to(self.accelerator.device)
+        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
+
+    @property
+    def _store(self) -> tuple[Path, StoreManifest] | None:
+        """The store and its manifest; None if the run uses no store."""
+        teacher = self.validated.teacher
+        if teacher and teacher.store and teacher.manifest and self.settings.supervision == "teacher":
+            return teacher.store, teacher.manifest
+        return None
+
+    def _evaluator(self, train: TrainSettings, model: MultiTaskModel, *, final: bool = False) -> Evaluate:
+        validation = self.rows.validation(model.reader)
+        return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
+
+    def _teacher_warnings(self) -> list[str]:
+        """A warning for each task on which a teacher does not beat the best constant prediction."""
+        teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
+        if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
+            return []
+        warnings: list[str] = []
+        if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
+            scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
+            return below_constant("the teacher", scores)
+        for teacher in self.prepared.teachers:
+            warnings += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
+        return warnings
+
+    def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
+        """The batches and the teacher of a stage, and its evaluation if the stage trains the heads."""
+        need, teachers = objective.teacher_need, self.prepared.teachers
+        stored: StoredTeacher | None = None
+        uses_cached_logits = runs_teacher = False
+        if need != OutputSpec() and self._store:
+            stored = StoredTeacher(*self._store, need, self.store_rows)
+        elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
+            uses_cached_logits = self._uses_cached_logits(need)
+            runs_teacher = not uses_cached_logits
+        source = self._online_teacher(need) if runs_teacher else stored
+        batches = self._batches(stage.train, stored, teachers[0].model.reader if runs_teacher else None)
+
+        def open_teacher() -> TeacherSource:
+            teacher = self._load_cached_logits(stage) if uses_cached_logits else source
+            assert teacher is not None
+            if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
+                self._drop_unsure(stage, batches, min_confidence, teacher)
+            for loaded in teachers if runs_teacher else ():
+                loaded.model.to(self.accelerator.device)
+            return teacher
+
+        trains_heads = objective.student_need.logits
+        evaluate = self._evaluator(stage.train, self.prepared.student) if trains_heads else None
+        return StageInputs(batches, evaluate, open_teacher if uses_cached_logits or source else None)
+
+    def _batches(
+        self, train: TrainSettings, stored: StoredTeacher | None, teacher_reader: Reader | None
+    ) -> TaskBatches:
+        """The batches of a stage.
+
+        Args:
+            stored: the knowledge store whose rows go with the batches; None if the stage reads no store.
+            teacher_reader: reads the batches for the teacher; None if the stage runs no teacher.
+        """
+        student_reader = self.prepared.student.reader
+        large_store = stored is not None and stored.bytes > _LARGE_STORE
+        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large_store)
+        read_ahead = stored.read_ahead if blocks and stored is not None else None
+        encoded = self.rows.train(student_reader, teacher_reader.tokeniser if teacher_reader else None)
+        collator = Collator(student_reader, teacher_reader)
+        return TaskBatches(
+            self.rows.data.tasks, encoded, collator, train, blocks=blocks, read_ahead=read_ahead
+        )
+
+    def _check_workers(self) -> None:
+        """Refuse workers that would have nothing to do, or could not load a teacher; raises UserError."""
+        teachers, stages = self.prepared.teachers, self.stages
+        computed = any(
+            self._uses_cached_logits(o.teacher_need) or s.train.min_confidence is not None
+            for s, o, _ in stages
+        )
+        if not (teachers and computed):
+            raise UserError(
+                "`workers` and `engine` are for logits of the teacher that are computed before training, and "
+                "this run computes none",
+                hint="leave them out",
+            )
+        for teacher in teachers:
+            teacher.ref.for_workers()
+
+    def _uses_cached_logits(self, need: OutputSpec) -> bool:
+        """True if the teacher's outputs that a stage needs are logits that are computed before it."""
+        return need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
+
+    @property
+    def _several_teachers(self) -> bool:
+        """True if not all logits come from one teacher."""
+        return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
+
+    def _drop_unsure(
+        self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
+    ) -> None:
+        """Leave out the rows without labels of which the teacher is not sure, and record how many."""
+        logits = stored_logits(*self._store, self.store_rows) if self._store else None
+        if logits is None:
+            cached = teacher if isinstance(teacher, CachedLogits) else self._load_cached_logits(stage)
+            logits = {name: values.__getitem__ for name, values in cached.logits.items()}
+        kept_rows = confident_rows(self.rows.data, logits, min_confidence)
+        batches.keep({name: np.flatnonzero(mask) for name, mask in kept_rows.items()})
+        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
+        for name, count in self.facts["dropped"].items():
+            say(
+                f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
+                f"{min_confidence:.0%} sure"
+            )
+
+    def _online_teacher(self, need: OutputSpec) -> TeacherSource:
+        """The teachers, run on every batch of their tasks; all of them read the same tokens."""
+        precision = self.settings.teacher.precision
+        sources = {
+            name: OnlineTeacher(teacher.model, need, precision)
+            for teacher in self.prepared.teachers
+            for name in teacher.tasks
+        }
+        return TeacherByTask(sources)
+
+    def _load_cached_logits(self, stage: Stage) -> CachedLogits:
+        """The logits of all teachers, computed once and cached for later students, averaged by task."""
+        settings, data = self.settings.teacher, self.rows.data
+        by_task: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
+        for task_data in data.parts:
+            name = task_data.task.name
+            if name in self.validated.soft_labelled:
+                by_task[name].append(require_soft_labels(task_data.task, task_data.train))
+        for teacher in self.prepared.teachers:
+            model, workers = teacher.model, self.request.workers
+            if not workers.in_other_processes:
+                model.to(self.accelerator.device)
+            logits = cache_logits(
+                model,
+                {name: data.tasks[name] for name in teacher.tasks},
+                self.rows.train(
+                    replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
+                ),
+                self._logits_directory(teacher.ref),
+                {
+                    part.task.name: cache_folders(data, part, f"{settings.precision}-{model.info.max_length}")
+                    for part in data.parts
+                    if part.task.name in teacher.tasks
+                },
+                self.accelerator,
+                precision=settings.precision,
+                batch_size=stage.train.eval_batch_size,
+                workers=workers,
+                load=teacher.ref.loader(model.info.max_length) if workers.in_other_processes else None,
+            )
+            model.cpu()  # it is not run in this stage; free the GPU memory
+            for name, values in logits.items():
+                by_task[name].append(values)
+        return CachedLogits(
+            {
+                name: AveragedLogits(data.tasks[name], sources, settings.average)
+                for name, sources in by_task.items()
+            }
+        )
+
+    def _logits_directory(self, teacher_ref: TeacherRef) -> Path:
+        """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
+        run = self.request.out
+        if is_saved_model(Path(teacher_ref.name)) and not current_trial():
+            beside = model_directory(Path(teacher_ref.name)).parent
+            run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
+        return run / f"logits-{(teacher_ref.digest or '')[:16]}"

@@ -1,0 +1,183 @@
+"""Distil on plain text: a task-agnostic student, to fine-tune or to initialise other students."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mtkd.evaluation.scoring import TaskScores
+from mtkd.jobs.class_weights import check_class_weights
+from mtkd.jobs.distillation.find_teachers import TeacherSpec, describe_teachers
+from mtkd.jobs.distillation.prepare import prepare_run
+from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs
+from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.request import Request, refuse_unlabelled_settings
+from mtkd.jobs.training_job import Warn, ignore_warning
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.objective import Objective
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.precision import resolve_precision
+from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.training.callbacks import Callback
+from mtkd.training.run_directory import RunDirectory
+from mtkd.training.text_batches import TextBatches, held_out_loss
+from tasks.common.errors import UserError
+from tasks.data.plain_text import TEXT, TextFiles
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+
+_HELD_OUT = 512  # texts
+
+
+def distill_text(
+    request: Request,
+    settings: DistillSettings,
+    teacher: TeacherSpec,
+    text: Path,
+    column: str = "text",
+    *,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = ignore_warning,
+) -> RunDirectory:
+    """Train a student on streamed plain text.
+
+    Args:
+        request: its `data` is only recorded, and its tasks are not used.
+        teacher: a pretrained encoder, or an mtkd model.
+        text: a file or directory for `TextFiles.open`.
+        column: the column or key that holds the text.
+        callbacks: called during training.
+        warn: called with each warning, before training starts.
+
+    Returns:
+        The finished run; transformers can also load its `model/` directory.
+
+    Raises:
+        UserError: invalid text, teacher or settings; raised before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
+    """
+    files = TextFiles.open(text, column)
+    settings = resolve_precision(settings, request.device, warn)
+    settings, left_out = _without_task(settings, teacher is not None)
+    if settings.student.vocabulary != "wordpiece":
+        raise UserError(
+            f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
+            hint="use `student.vocabulary=wordpiece`",
+        )
+    validated = validate_run(settings, teacher, [TEXT])
+    for stage, objective in validated.stages:
+        refuse_unlabelled_settings(stage.train, "training on plain text")
+        check_class_weights(stage.train, [TEXT], objective)
+    changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern
+    stages = [
+        (replace(stage, train=stage.train.model_copy(update=changes)), objective)
+        for stage, objective in validated.stages
+    ]
+    if any(stage.train.steps is None for stage, _ in stages):
+        raise UserError(
+            f"{settings.name} trains for epochs, but training on text is measured in steps",
+            hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
+        )
+    job = _DistillText(
+        request=request,
+        settings=validated.settings,
+        tasks=[TEXT],
+        sources={"teacher": describe_teachers(teacher), "text": str(text), "column": column},
+        callbacks=callbacks,
+        warn=warn,
+        validated=replace(validated, stages=stages),
+        files=files,
+    )
+    job.warnings += [*validated.warnings] + [
+        f"the stage {stage!r} needs a task and is skipped; run it later with `init={request.out}`"
+        for stage in left_out
+    ]
+    return job.run()
+
+
+def _without_task(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings, list[str]]:
+    """The settings without the stages that need a task, and the names of those stages.
+
+    Args:
+        teacher: True if there is a teacher.
+
+    Raises:
+        UserError: no stage is left, or there is no teacher.
+    """
+    if settings.supervision == "labels" or not teacher:
+        raise UserError(
+            "plain text has no labels, so a student can learn from it only with a teacher",
+            hint="pass `teacher=NAME`, and leave out supervision=labels",
+        )
+    stages = settings.resolved_stages()
+    with_task = {
+        stage.name: f"{name} ({term.loss})"
+        for stage in stages
+        for name, term in stage.terms.items()
+        if loss_class(term.loss).needs_task()
+    }
+    remaining = [stage.name for stage in stages if stage.name not in with_task]
+    if not remaining:
+        raise UserError(
+            f"the term {next(iter(with_task.values()))} of {settings.name} needs a task, which plain text "
+            "does not have",
+            expected="recipes that use hidden states, attention or relations, such as minilmv2-6x384",
+            hint="turn the term off with `terms.NAME.weight=0`, or pass `data` and `tasks` instead of `text`",
+        )
+    if not with_task:
+        return settings, []
+    return settings.model_copy(update={"run_stages": remaining}), list(with_task)
+
+
+@dataclass(kw_only=True)
+class _DistillText(StagedJob):
+    """Distillation on streamed text; the teacher is run on every batch."""
+
+    files: TextFiles
+    held_out: Encoded | None = field(init=False, default=None)
+    last_scores: list[TaskScores] = field(init=False, default_factory=list)
+
+    def inputs(self) -> dict[str, Any]:
+        teacher = self.validated.teacher
+        return {"data": self.files.digest, "teacher": teacher.digest if teacher else None}
+
+    def prepare(self) -> MultiTaskModel:
+        if next(self.files.chunks(), None) is None:
+            raise UserError(
+                f"{self.sources['text']} contains no text", hint="all its lines or rows are empty"
+            )
+        self.prepared = prepare_run(self.validated)
+        if self.prepared.teacher:
+            self.prepared.teacher.to(self.accelerator.device)
+        self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
+        return self.prepared.student
+
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+        """The scores of the last evaluation, which was after the last step."""
+        return self.last_scores
+
+    def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
+        """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
+        teacher, need, student = self.prepared.teacher, objective.teacher_need, self.prepared.student
+        source = None
+        if teacher is not None and need != OutputSpec():
+            source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
+        collate = Collator(student.reader, teacher.reader if teacher and source else None)
+        batches = TextBatches(
+            self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
+        )
+        if self.held_out is None:
+            self.held_out = batches.held_out()
+        measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
+
+        def evaluate(model: MultiTaskModel) -> list[TaskScores]:
+            self.last_scores = measure(model)
+            return self.last_scores
+
+        return StageInputs(
+            batches, evaluate if len(self.held_out) else None, (lambda: source) if source else None
+        )

@@ -1,0 +1,225 @@
+"""Preparing the student and the teachers of a distillation that has been validated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import nn
+
+from mtkd.jobs.distillation.validated_run import ValidatedRun
+from mtkd.models.encoders.encoder_registry import build_student
+from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.initialisation import InitContext, InitSpec
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.pruning import Importance
+from mtkd.models.saved_model import ModelInfo
+from mtkd.teachers.teacher_ref import TeacherRef
+from tasks.common.errors import UserError
+from tasks.common.hub_loading import DEFAULT_ENCODER
+from tasks.common.progress import say
+from tasks.tokens.pruned_vocabulary import prune_vocabulary
+from tasks.tokens.reader import Reader
+from tasks.tokens.tokeniser import Tokeniser
+
+
+@dataclass(frozen=True)
+class LoadedTeacher:
+    """A loaded teacher, and the names of the tasks that it teaches."""
+
+    ref: TeacherRef
+    model: MultiTaskModel
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """The loaded student and teacher.
+
+    Attributes:
+        teachers: each teacher with its `TeacherRef` and tasks; empty if the student learns from labels or
+            from a knowledge store.
+    """
+
+    validated: ValidatedRun
+    student: MultiTaskModel
+    teachers: tuple[LoadedTeacher, ...]
+
+    @property
+    def teacher(self) -> MultiTaskModel | None:
+        """The first teacher."""
+        return self.teachers[0].model if self.teachers else None
+
+
+def prepare_run(
+    validated: ValidatedRun,
+    texts: Sequence[pa.StringArray] = (),
+    importance: Callable[[MultiTaskModel], Importance] | None = None,
+    *,
+    student: nn.Module | None = None,
+) -> PreparedRun:
+    """Load the teacher and build the student.
+
+    Args:
+        texts: the training texts, one array per column, for building a vocabulary of the student's own.
+        importance: measures the importance of the teacher's parts, for a student that is pruned from it.
+        student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
+            settings.
+
+    Raises:
+        UserError: teacher and student must read the same tokens but do not; or a model is damaged.
+    """
+    settings, from_store = validated.settings, validated.manifest is not None
+    teachers: tuple[LoadedTeacher, ...] = ()
+    if not from_store or (settings.student.needs_teacher_weights and student is None):
+        teachers = _load_teachers(validated)
+    first_teacher = teachers[0].model if teachers else None
+    if first_teacher:
+        teacher_tokeniser = first_teacher.tokeniser
+    elif validated.teacher:
+        teacher_tokeniser = validated.teacher.tokeniser()
+    else:
+        teacher_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
+    tasks = [task for task in validated.tasks if task.type.has_head]
+    torch.manual_seed(settings.train.seed)
+    if isinstance(student, MultiTaskModel):
+        student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
+        student.set_tasks(tasks)
+        model = student
+    else:
+        model = _build_student(validated, student, first_teacher, teacher_tokeniser, texts, importance)
+    _check_readers(validated, model.reader, teachers, teacher_tokeniser)
+    runs_teachers = settings.supervision == "teacher" and not from_store
+    return PreparedRun(validated, model, teachers if runs_teachers else ())
+
+
+def _check_readers(
+    validated: ValidatedRun,
+    student_reader: Reader,
+    teachers: Sequence[LoadedTeacher],
+    teacher_tokeniser: Tokeniser,
+) -> None:
+    """Check that the student reads like the teachers that it is compared with token by token."""
+    if validated.manifest and validated.teacher:
+        length, input_format = validated.manifest.contents.max_length, validated.teacher.config.input_format
+        readers = [Reader(teacher_tokeniser, input_format, length)] if validated.aligned else []
+    else:
+        readers = [teacher.model.reader for teacher in teachers if validated.aligned_with(teacher.tasks)]
+    for teacher_reader in readers:
+        if not student_reader.reads_like(teacher_reader):
+            raise UserError(
+                f"a term of {validated.settings.name} compares teacher and student token by token, but the "
+                f"teacher reads {_describe_reader(teacher_reader)}, and the student "
+                f"{_describe_reader(student_reader)}",
+                hint="use a Transformer student with the teacher's vocabulary and "
+                "`student.transformer.pairs=auto`, or remove the term",
+            )
+
+
+def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:
+    """Load the teachers; one that the student is compared with token by token reads as many tokens as it."""
+    teachers = []
+    for member in validated.members:
+        length = validated.settings.student.max_length if validated.aligned_with(member.tasks) else None
+        teachers.append(LoadedTeacher(member.teacher, member.teacher.load(length), member.tasks))
+    return tuple(teachers)
+
+
+def _build_student(
+    validated: ValidatedRun,
+    encoder: Any,
+    teacher: MultiTaskModel | None,
+    teacher_tokeniser: Tokeniser,
+    texts: Sequence[pa.StringArray],
+    importance: Callable[[MultiTaskModel], Importance] | None,
+) -> MultiTaskModel:
+    """Build the student around a given encoder, or from the settings.
+
+    Args:
+        teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
+    """
+    settings, student_settings = validated.settings, validated.settings.student
+    tasks = [task for task in validated.tasks if task.type.has_head]
+    info = ModelInfo(
+        student_settings.max_length,
+        student_settings.head_hidden_size,
+        student_settings.dropout,
+        stride=student_settings.stride,
+    )
+    if encoder is not None:
+        return MultiTaskModel(encoder, tasks, teacher_tokeniser, info)
+    tokeniser, kept_tokens = teacher_tokeniser, None
+    if student_settings.vocabulary == "word":
+        tokeniser = Tokeniser.word_level(texts, student_settings.vocabulary_size)
+    elif student_settings.vocabulary == "pruned":
+        tokeniser, kept_tokens = prune_vocabulary(teacher_tokeniser, texts, student_settings.vocabulary_size)
+        say(f"the student keeps {len(kept_tokens):,} of the {teacher_tokeniser.vocab_size:,} tokens")
+    torch.manual_seed(settings.train.seed)
+    measured_importance = None
+    if student_settings.needs_importance:
+        if importance is None or teacher is None:
+            raise UserError(
+                "pruning the teacher into a student needs labelled rows, but plain text has no labels",
+                hint="use `student.transformer.prune=false`, or train on tasks",
+            )
+        measured_importance = importance(teacher)
+        torch.manual_seed(settings.train.seed)
+    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
+    source = teacher.encoder if teacher else None
+    context = InitContext(
+        tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens
+    )
+    student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
+    heads = student_settings.init_heads
+    if teacher and (measured_importance or heads != "random"):
+        not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
+        if heads == "auto" and not_copied:
+            names = ", ".join(not_copied)
+            say(f"the teacher has no heads that the student could copy for {names}; they start at random")
+    return student
+
+
+def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> list[str]:
+    """Initialise the student's task heads from the teacher's.
+
+    Args:
+        optional: leave other heads as they are, instead of refusing them.
+
+    Returns:
+        the names of the heads that were left as they are.
+
+    Raises:
+        UserError: the teacher lacks a head, or its size differs.
+    """
+    not_copied = []
+    for name, head in student.heads.items():
+        weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
+        if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
+            head.load_state_dict(weights)
+        elif optional:
+            not_copied.append(name)
+        elif name not in teacher.heads:
+            raise UserError(
+                f"student.init_heads=teacher: the (first) teacher has no head for {name!r} to copy",
+                expected="an mtkd run that was trained on all tasks",
+                hint="use `student.init_heads=random`",
+            )
+        else:
+            raise UserError(
+                f"student.init_heads=teacher: the teacher's head for {name!r} has another size",
+                expected="the same width, and the same `head_hidden_size` as the teacher's",
+                hint="use `student.init_heads=random`, or `student.head_hidden_size=0`",
+            )
+    return not_copied
+
+
+def _describe_reader(reader: Reader) -> str:
+    texts = {
+        "joined": "both texts in one sequence",
+        "side-by-side": "two texts side by side (a bi-encoder)",
+    }.get(reader.input_format, "each text separately")
+    vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
+    return f"{texts}, {vocabulary}, at most {reader.max_length} tokens"

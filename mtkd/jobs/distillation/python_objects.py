@@ -1,0 +1,178 @@
+"""Models and losses passed as objects instead of by name, and what a run records about them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import types
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mtkd.losses.loss_term import LossTerm
+from mtkd.models.digest import digest_weights, tensor_bytes
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import SavedModel
+from mtkd.teachers.teacher_ref import TeacherRef, in_memory
+from tasks.common.errors import UserError, a_type
+from tasks.common.sha256 import digest_bytes
+from tasks.tokens.tokeniser import Tokeniser
+
+_PLAIN = (bool, int, float, str, type(None))
+_ATTRIBUTES = (*_PLAIN, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
+_MAX_DEPTH = 6  # how far attributes of attributes are followed
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+def describe_module(module: nn.Module) -> dict[str, Any]:
+    """What determines what a module computes: its class, the code of its class, and its weights."""
+    return {
+        "class": type(module).__qualname__,
+        "code": digest_code(type(module))[:16],
+        "weights": digest_weights(module)[:16],
+    }
+
+
+def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
+    """What determines the result of a run with these terms: as `describe_module`, and their attributes."""
+    return {
+        name: {
+            **describe_module(term),
+            **{key: _describe(value) for key, value in vars(term).items() if key not in _MODULE_ATTRIBUTES},
+        }
+        for name, term in losses.items()
+    }
+
+
+def _describe(value: Any, depth: int = 0) -> Any:
+    """An attribute as JSON: numbers and text, collections of them, digests of arrays and of code.
+
+    Of any other object it is the class and its attributes.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if depth == _MAX_DEPTH:
+        return kind
+    inner = partial(_describe, depth=depth + 1)
+    if isinstance(value, list | tuple):
+        return [inner(item) for item in value]
+    if isinstance(value, Set):
+        return sorted(map(repr, map(inner, value)))
+    if isinstance(value, Mapping):
+        return {str(key): inner(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), digest_bytes(tensor_bytes(value))[:16], list(value.shape)]
+    if isinstance(value, np.ndarray):
+        content = repr(value.tolist()) if value.dtype.hasobject else value.tobytes()
+        return [str(value.dtype), digest_bytes(content)[:16], list(value.shape)]
+    if isinstance(value, Path | Enum):
+        return str(value)
+    if isinstance(value, partial):
+        return inner([value.func, value.args, value.keywords])
+    function = getattr(value, "__func__", value)
+    if isinstance(function, types.FunctionType):
+        return digest_bytes(*_code_parts(function.__code__))[:16]
+    if hasattr(value, "__qualname__"):  # a class, or a function that is not written in Python
+        return f"{value.__module__}.{value.__qualname__}"
+    return [kind, inner(getattr(value, "__dict__", {}))]
+
+
+def digest_code(kind: type) -> str:
+    """A SHA-256 of the methods and attributes of a class and of its bases outside torch and mtkd.
+
+    The methods count as compiled, so comments and line numbers do not matter. Functions that they call are
+    not included.
+    """
+    contents: list[bytes | str] = []
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in ("builtins", "torch", "mtkd"):
+            continue
+        for name, value in sorted(vars(base).items()):
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(function, types.FunctionType):
+                contents += [name, *_code_parts(function.__code__)]
+            elif isinstance(value, _ATTRIBUTES) and not name.startswith("__"):
+                contents += [name, repr(_describe(value))]
+    return digest_bytes(*contents)
+
+
+def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_parts(constant)
+        else:
+            # the order of a set of strings changes from process to process
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+
+
+def require_objects(what: str, values: Any, kind: type) -> None:
+    """Refuse an argument that is not a list (or dict) of instances of `kind`, such as a class or a function.
+
+    Raises:
+        UserError: names the argument `what`, and the first value of another type.
+    """
+    expected = f"a list of objects whose classes extend mtkd.{kind.__name__}"
+    if isinstance(values, str) or not isinstance(values, Mapping | Sequence):
+        raise UserError(f"`{what}` cannot be {a_type(values)}", expected=expected)
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if isinstance(value, type):
+            raise UserError(
+                f"`{what}` holds the class {value.__name__}", expected=expected, hint=f"{value.__name__}(...)"
+            )
+        if not isinstance(value, kind):
+            raise UserError(f"`{what}` holds {a_type(value)}", expected=expected)
+        if isinstance(value, nn.Module) and "_parameters" not in vars(value):
+            raise UserError(f"the `__init__` of {type(value).__name__} does not call `super().__init__()`")
+
+
+@dataclass(frozen=True)
+class TeacherObject(TeacherRef):
+    """A teacher passed as an object.
+
+    Its parameters are frozen and may be moved to another device; otherwise it is not changed.
+    """
+
+    model: MultiTaskModel | None = None
+
+    @staticmethod
+    def of(model: MultiTaskModel) -> TeacherObject:
+        """A teacher from a model in memory."""
+        config = model.encoder.config
+        saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
+        return TeacherObject(type(model).__name__, saved, config, model=model)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the weights."""
+        assert self.model is not None
+        return digest_weights(self.model)
+
+    def tokeniser(self) -> Tokeniser:
+        """The teacher's tokeniser."""
+        assert self.model is not None
+        return self.model.tokeniser
+
+    def for_workers(self) -> TeacherRef:
+        """Other processes cannot load it; raises UserError."""
+        raise in_memory(self.name)
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """A copy of the teacher that shares its weights."""
+        assert self.model is not None
+        model = copy.copy(self.model)
+        model.info = replace(model.info)
+        if max_length is not None:
+            model.set_max_length(max_length)
+        return model.eval()

@@ -1,0 +1,110 @@
+"""Distillation in stages; each named stage of a recipe saves its own model."""
+
+from __future__ import annotations
+
+import shutil
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtkd.evaluation.scoring import TaskScores
+from mtkd.jobs.distillation.prepare import PreparedRun
+from mtkd.jobs.distillation.validated_run import ValidatedRun
+from mtkd.jobs.training_job import Trained, TrainingJob
+from mtkd.losses.objective import Objective
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.settings import DistillSettings, Stage, TrainSettings
+from mtkd.teachers.teacher_sources import TeacherSource
+from mtkd.training.batches import BatchSource
+from mtkd.training.trainer import Evaluate, Trainer
+from tasks.common.records import read_record, write_record
+
+_RESULT = "result.json"
+_MANY_EPOCHS = 100
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """The inputs of one stage.
+
+    Attributes:
+        evaluate: computes validation scores after each epoch; None = the stage is not evaluated.
+        teacher: called at the start of the stage to open the teacher; None if no term needs one.
+    """
+
+    batches: BatchSource
+    evaluate: Evaluate | None
+    teacher: Callable[[], TeacherSource] | None
+
+
+@dataclass(kw_only=True)
+class StagedJob(TrainingJob):
+    """A distillation.
+
+    Attributes:
+        prepared: teacher and student, set by `prepare`.
+        stages: each stage with its objective and its inputs, set by `prepare`.
+        facts: further values to record, found during training.
+    """
+
+    command = "distill"
+    settings: DistillSettings
+    validated: ValidatedRun
+    prepared: PreparedRun = field(init=False)
+    stages: list[tuple[Stage, Objective, StageInputs]] = field(default_factory=list, init=False)
+    facts: dict[str, Any] = field(init=False, default_factory=dict)
+
+    @abstractmethod
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+        """The scores of the trained student."""
+
+    def train(self) -> Trained:
+        """Run the stages; stages that this run has finished before are not repeated."""
+        student, record = self.prepared.student, {}
+        for stage, objective, inputs in self.stages:
+            directory = stage_directory(self.request.out, stage)
+            if stage.name and (directory / _RESULT).is_file():
+                student = MultiTaskModel.load(directory)
+                record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
+                continue
+            teacher = inputs.teacher() if inputs.teacher else None
+            label = "distilling" if teacher else "training"
+            trainer = Trainer(
+                self.accelerator,
+                student,
+                objective,
+                inputs.batches,
+                stage.train,
+                directory,
+                evaluate=inputs.evaluate,
+                teacher=teacher,
+                callbacks=self.callbacks,
+                label=f"{label} ({stage.name})" if stage.name else label,
+            )
+            record[stage.name] = vars(trainer.fit())
+            if stage.name and self.accelerator.is_main_process:
+                student.save(directory / "model")
+                write_record(directory / _RESULT, record[stage.name])
+                shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+            self.accelerator.wait_for_everyone()
+        return Trained(student, self.scores(student), record.get("", record), self.facts)
+
+
+def stage_directory(out: Path, stage: Stage) -> Path:
+    """The directory of a stage's logs and checkpoints; the run directory if there is only one stage."""
+    return out / "stages" / stage.name if stage.name else out
+
+
+def text_steps_warnings(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
+    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
+    size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
+    epochs = (train.steps or 0) * size / n_train
+    if epochs <= _MANY_EPOCHS:
+        return []
+    return [
+        f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
+        f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text=FILE`). "
+        "Set `steps=N` or `epochs=N`."
+    ]

@@ -1,0 +1,237 @@
+"""Validating a distillation before any weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, find_teachers
+from mtkd.jobs.knowledge_store.store_checks import check_selection, check_store, teacher_of_store
+from mtkd.knowledge_store.store_manifest import StoreManifest
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.objective import Objective, build_objective
+from mtkd.models.encoders.encoder import Encoder
+from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
+from mtkd.models.initialisation import InitSpec
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import EncoderSpec, OutputSpec
+from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.teacher_ref import TeacherRef
+from tasks.common.errors import UserError, a_type
+from tasks.model_tasks import require_heads
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class ValidatedRun:
+    """A validated request; no weights are loaded yet.
+
+    Attributes:
+        teacher: the teacher; None if the student learns from labels, or from soft labels in the data.
+        student: the sizes of the student.
+        stages: each stage with its objective.
+        warnings: what to tell the user about the student's start.
+    """
+
+    settings: DistillSettings
+    tasks: list[Task]
+    teacher: TeacherRef | None
+    student: EncoderSpec
+    stages: list[tuple[Stage, Objective]]
+    warnings: Sequence[str] = ()
+
+    @property
+    def need(self) -> OutputSpec:
+        """All outputs that the teacher and the student must provide in any stage."""
+        need = self.teacher_need
+        for _, objective in self.stages:
+            need = need | objective.student_need
+        return need
+
+    @property
+    def teacher_need(self) -> OutputSpec:
+        """All outputs that the teacher must provide in any stage."""
+        need = OutputSpec()
+        for _, objective in self.stages:
+            need = need | objective.teacher_need
+        return need
+
+    @property
+    def aligned(self) -> bool:
+        """True if the student must read the same tokens as a teacher."""
+        return any(map(self.aligned_on, self.tasks))
+
+    def aligned_on(self, task: Task) -> bool:
+        """True if the student must read the same tokens as the teacher of this task."""
+        return self.need.tokens or (self.teacher_need.logits and task.type.predicts_spans)
+
+    def aligned_with(self, names: Collection[str]) -> bool:
+        """True if the student must read the same tokens as a teacher of these tasks."""
+        return any(self.aligned_on(task) for task in self.tasks if task.name in names)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The teachers with the tasks that they teach; empty without a teacher."""
+        if isinstance(self.teacher, TeacherGroup):
+            return self.teacher.members
+        names = tuple(task.name for task in self.tasks)
+        return (Member(self.teacher, names),) if self.teacher else ()
+
+    @property
+    def soft_labelled(self) -> tuple[str, ...]:
+        """The names of the tasks whose logits are in their rows, because they have no teacher."""
+        taught_tasks = {name for member in self.members for name in member.tasks}
+        from_rows = self.settings.supervision == "teacher" and self.teacher_need.logits
+        return tuple(task.name for task in self.tasks if from_rows and task.name not in taught_tasks)
+
+    @property
+    def manifest(self) -> StoreManifest | None:
+        """The manifest of the knowledge store that replaces the teacher; None if the teacher is run."""
+        return self.teacher.manifest if self.teacher else None
+
+
+def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
+    """The settings with the lengths and head sizes of a student that is passed as an object."""
+    info = student.info
+    copied_settings = ("max_length", "stride", "head_hidden_size", "dropout")
+    changed = settings.student.model_copy(update={name: getattr(info, name) for name in copied_settings})
+    return settings.model_copy(update={"student": changed})
+
+
+def validate_run(
+    settings: DistillSettings,
+    teacher: TeacherSpec,
+    tasks: list[Task],
+    store: Path | None = None,
+    *,
+    teacher_labels: LabelsSpec = None,
+    student: nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | None = None,
+) -> ValidatedRun:
+    """Check that recipe, teacher, student and tasks fit together.
+
+    Args:
+        teacher: see `mtkd.jobs.distillation.find_teachers.teachers_by_task`.
+        teacher_labels: see `mtkd.jobs.distillation.find_teachers.parse_labels`.
+        store: a knowledge store instead of the teacher; `teacher` may then be None.
+        student: a model or an encoder passed as an object, instead of one built from the settings.
+        losses: loss terms instead of those of the settings.
+
+    Returns:
+        The validated run; its settings name what the student starts from, if they named alternatives.
+
+    Raises:
+        UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
+    """
+    stages = settings.resolved_stages()
+    if losses is None:
+        losses_of_stages = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+        heads = any(loss.teacher_need.logits for loss in losses_of_stages)
+    else:
+        stages = [Stage("", {}, stages[-1].train)]
+        heads = any(term.teacher_need.logits for term in losses.values())
+    if store is None:
+        teacher_ref = find_teachers(teacher, tasks, heads, teacher_labels)
+    else:
+        teacher_ref = _stored_teacher(teacher, store, tasks, heads)
+    warnings: list[str] = []
+    if student is None:
+        chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
+        settings = settings.model_copy(update={"student": chosen})
+    spec = _student_spec(settings, teacher_ref, student)
+    _check_spans(tasks, spec)
+    from_labels = settings.supervision == "labels"
+    if from_labels and student is None and settings.student.init_heads != "random":
+        warnings.append(
+            "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
+            "control: this needs student.init_heads=random and student.transformer.init=encoder"
+        )
+    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
+    torch.manual_seed(settings.train.seed)
+    objectives = [
+        (
+            stage,
+            build_objective(
+                stage.terms if losses is None else losses, spec, teacher_spec, tasks, settings.slow_build
+            ),
+        )
+        for stage in stages
+    ]
+    validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
+    _require_only_logits(validated)
+    if (selection := validated.teacher_need.selection) is not None:
+        check_selection(selection, settings)
+    if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
+        need = validated.teacher_need
+        check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
+    if settings.student.vocabulary != "wordpiece" and validated.aligned:
+        raise UserError(
+            f"a term of {settings.name} compares teacher and student token by token, but a student with its "
+            "own vocabulary reads other tokens",
+            hint="use `student.vocabulary=wordpiece`, or remove the term",
+        )
+    return validated
+
+
+def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:
+    if teacher is not None and not isinstance(teacher, str):
+        raise UserError("a knowledge store replaces the teacher", hint="pass a store or a model, not both")
+    teacher_ref = teacher_of_store(store, teacher, heads)
+    if heads and teacher_ref.saved:
+        heads_of_teacher = {task.head: task for task in teacher_ref.saved.tasks}
+        require_heads(heads_of_teacher, tasks, f"the teacher {teacher_ref.name}")
+    return teacher_ref
+
+
+def _require_only_logits(validated: ValidatedRun) -> None:
+    """Check that several teachers, or soft labels in the data, provide what the losses need."""
+    if isinstance(validated.teacher, TeacherGroup):
+        validated.teacher.require_logits_only(validated.teacher_need)
+    need = replace(validated.teacher_need, logits=False)
+    if validated.soft_labelled and need != OutputSpec():
+        raise UserError(
+            f"the losses of {validated.settings.name} compare more than logits, but the task "
+            f"{validated.soft_labelled[0]!r} has no teacher, only soft labels",
+            hint="name a teacher for it, or choose a recipe that learns from logits alone (mkd-lstm, "
+            "mkd-transformer)",
+        )
+
+
+def _student_spec(
+    settings: DistillSettings, teacher_ref: TeacherRef | None, student: nn.Module | None
+) -> EncoderSpec:
+    """The sizes of the student."""
+    if student is not None:
+        encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
+        if not isinstance(encoder, Encoder):
+            raise UserError(
+                f"`student` cannot be {a_type(student)}",
+                expected="an mtkd model, or an object whose class extends mtkd.Encoder",
+                hint="to start from a transformers checkpoint: `init=NAME` with a recipe for Transformers",
+            )
+        spec: EncoderSpec = encoder.spec
+        return spec
+    return student_config(settings.student, _init_spec(teacher_ref)).spec
+
+
+def _init_spec(teacher_ref: TeacherRef | None) -> InitSpec:
+    return teacher_ref.init_spec if teacher_ref else InitSpec(None, None)
+
+
+def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
+    spans = [task.name for task in tasks if task.type.predicts_spans]
+    if spans and not student.offers.sequence:
+        fitting = [kind for kind, encoder in encoder_classes().items() if encoder.Config.gives_sequence]
+        raise UserError(
+            f"the answers of task {spans[0]!r} are spans of the context, but the student ({student.family}) "
+            "has no vector for each token",
+            expected=f"one of the student kinds {', '.join(fitting)}",
+            hint="use `student.kind=transformer`, or choose another recipe (`mtkd.list_recipes()`)",
+        )

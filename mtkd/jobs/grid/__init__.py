@@ -1,0 +1,1 @@
+"""`mtkd compare`: grids of runs, and their tables."""

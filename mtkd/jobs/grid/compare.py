@@ -1,0 +1,211 @@
+"""Compare: run a grid of cells x tasks x seeds, and collect one table."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.differences import (
+    ScoreSamples,
+    differences_by_task,
+    metric_values,
+    sample_scores,
+)
+from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
+from mtkd.evaluation.scoring import read_predictions
+from mtkd.grids import Bench, Grid
+from mtkd.jobs.grid.compare_plot import plot_table
+from mtkd.jobs.grid.compare_table import Row, Table, metric_name
+from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, within_constant
+from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
+from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
+from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.models.saved_model import read_saved
+from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
+from mtkd.training.run_record import read_run_record
+from tasks.common.errors import UserError
+from tasks.common.files import locked, remove_leftovers, write_text
+from tasks.common.records import write_record
+from tasks.task import Task
+
+
+@dataclass
+class _Results:
+    """What the finished runs of a grid say.
+
+    Attributes:
+        predicted: row -> predictions of its runs.
+        models: cell -> one of its models.
+    """
+
+    tasks: dict[str, Task] = field(default_factory=dict)
+    specs: dict[str, str] = field(default_factory=dict)
+    predicted: dict[str, Predicted] = field(default_factory=dict)
+    models: dict[str, Path] = field(default_factory=dict)
+
+
+def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: int = 1) -> Table:
+    """Run the unfinished runs of a grid and collect the table; a failed run does not stop the others.
+
+    Args:
+        say: called with a line before each run, and with error messages.
+        jobs: how many runs at the same time.
+
+    Returns:
+        The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
+
+    Raises:
+        UserError: an input that a cell needs is missing.
+    """
+    planned = plan_runs(grid, inputs)
+    for job in dict.fromkeys(job for run in planned for job in run.jobs):
+        job.require_same_command()
+    with locked(inputs.out):
+        for folder in {job.out.parent for run in planned for job in run.jobs}:
+            if folder.is_dir():
+                remove_leftovers(folder)
+        return _run(grid, inputs, planned, say, jobs)
+
+
+def _run(
+    grid: Grid, inputs: GridInputs, planned: list[PlannedRun], say: Callable[[str], None], jobs: int
+) -> Table:
+    broken = run_jobs([job for run in planned for job in run.jobs], jobs, say)
+    rows: dict[str, Row] = {run.cell: Row(run.cell) for run in planned}
+    commands: dict[str, list[str]] = {name: [] for name in rows}
+    results = _Results()
+    for run in planned:
+        commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
+        failed = next((job for job in run.jobs if job.out in broken), None)
+        if failed is None:
+            _collect(rows[run.cell], run, results)
+        else:
+            rows[run.cell].failed[f"{run.spec}, seed {run.seed}"] = broken[failed.out]
+    notes = _notes(grid, rows)
+    try:
+        _time_students(grid.bench, results.models, rows)
+    except UserError as error:  # the runs are worth their table all the same
+        notes.append(f"Inference was not timed: {error.problem}.")
+    if grid.baselines:
+        baselines, baseline_notes = grid_baselines(
+            grid, inputs, results.tasks, results.specs, results.predicted
+        )
+        notes += baseline_notes
+        for name, predicted in baselines.items():
+            rows[name] = _baseline_row(name, predicted, results.tasks)
+            results.predicted[name] = predicted
+    _compare(grid, rows, results)
+    notes += within_constant(rows)
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
+    table = Table(grid, tasks, list(rows.values()), commands, notes)
+    write_record(inputs.out / "compare.json", table.to_json())
+    write_text(inputs.out / "compare.md", table.markdown())
+    plot_table(table, inputs.out / "compare.png")
+    return table
+
+
+def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
+    """Add the scores, costs and predictions of a finished run."""
+    by_task: dict[str, list[float]] = {}
+    for job in run.scored:
+        record = read_run_record(job.out / RUN_FILE)
+        for scores in record["scores"].values():
+            by_task.setdefault(scores["task"], []).append(scores["primary"])
+        _collect_metrics(row, list(record["scores"].values()))
+        results.tasks |= {task.name: task for task in read_saved(job.out).tasks}
+        for task, splits in read_predictions(job.out / PREDICTIONS).items():
+            results.predicted.setdefault(run.cell, {}).setdefault(task, {})[run.seed] = splits
+            results.specs.setdefault(task, run.spec)
+        row.parameters = record["parameters"]["without_embeddings"]
+        row.kept = _kept(record["identity"]["settings"])
+    for task, values in by_task.items():
+        row.scores.setdefault(task, []).append(statistics.fmean(values))
+    row.seconds.append(sum(total_of_stages(job.out, "seconds") for job in run.trained))
+    row.steps.append(sum(total_of_stages(job.out, "steps") for job in run.trained))
+    results.models.setdefault(run.cell, run.scored[0].out)
+
+
+def _collect_metrics(row: Row, scores: list[dict[str, Any]]) -> None:
+    tasks = [task_scores["task"] for task_scores in scores]
+    for task_scores in scores:
+        for metric, value in task_scores["metrics"].items():
+            name = metric_name(
+                task_scores["task"], task_scores["split"], metric, tasks.count(task_scores["task"])
+            )
+            row.metrics.setdefault(name, []).append(value)
+
+
+def _kept(settings: Mapping[str, Any]) -> str:
+    """Which epoch's weights the last stage of a run kept: "best" or "last"."""
+    stages = settings.get("stages") or {}
+    if settings.get("supervision") == "labels" or settings.get("one_stage") or not stages:
+        last_stage = list(stages.values())[-1:]
+    else:
+        last_stage = [stages[name] for name in settings["run_stages"] or stages][-1:]
+    train = settings["train"] | (last_stage[0]["train"] if last_stage else {})
+    return str(train["keep"])
+
+
+def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
+    """How the scores were made, and where cells trained for other numbers of steps."""
+    kept_epochs = {row.name: row.kept for row in rows.values() if row.kept}
+    best_cells = [name for name, epoch in kept_epochs.items() if epoch == "best"]
+    last_cells = [name for name in kept_epochs if name not in best_cells]
+    text = "the epoch with the best `train.metric` on the validation rows"
+    notes = []
+    for epoch, names in ((text, best_cells), ("the last epoch", last_cells)):
+        cells = "" if len(names) == len(kept_epochs) else f" ({', '.join(names)})"
+        notes += [f"The scored weights are those of {epoch}{cells}."] if names else []
+    steps = {name: sum(rows[name].steps) / len(grid.seeds) for name in grid.cells if rows[name].steps}
+    if len(set(steps.values())) > 1:
+        listed = ", ".join(f"{name} {value:,.0f}" for name, value in steps.items())
+        notes.append(f"The cells did not train for the same number of steps with each seed: {listed}.")
+    if len(grid.seeds) == 1:
+        notes.append("There is one seed, so the intervals do not cover the chance of the seed.")
+    return notes
+
+
+def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) -> Row:
+    row = Row(name)
+    for task, seeds in predicted.items():
+        (splits,) = seeds.values()
+        metrics = {split: metric_values(tasks[task], rows) for split, rows in splits.items()}
+        row.scores[task] = [statistics.fmean(statistics.fmean(v.values()) for v in metrics.values())]
+        scores = [{"task": task, "split": split, "metrics": values} for split, values in metrics.items()]
+        _collect_metrics(row, scores)
+    return row
+
+
+def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
+    """Add each row's differences to the reference, and to the best constant prediction (for the warnings)."""
+    samples: dict[str, dict[str, ScoreSamples]] = {}
+    for name, task in results.tasks.items():
+        scored_rows = [row for row, predicted in results.predicted.items() if name in predicted]
+        predictions = [results.predicted[row][name] for row in scored_rows]
+        for row, row_samples in zip(
+            scored_rows, sample_scores(task, predictions) if predictions else [], strict=True
+        ):
+            samples.setdefault(row, {})[name] = row_samples
+    reference = samples.get(grid.reference_row, {})
+    for row, task_samples in samples.items():
+        if row != grid.reference_row:
+            rows[row].differences = differences_by_task(task_samples, reference)
+        rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
+
+
+def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
+    """Time one student of each shape; cells whose students have the same shape share the result."""
+    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        for batch in bench.batches if models else ():
+            settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)
+            for name, result in time_each_shape(models, settings).items():
+                row = rows[name]
+                speed, ms = (row.speed, row.ms) if device == "cpu" else (row.gpu_speed, row.gpu_ms)
+                speed[batch], ms[batch] = result.speed, result.ms

@@ -1,0 +1,98 @@
+"""The rows of a grid's table that train no encoder, and warnings about cells that are no better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
+from mtkd.evaluation.frozen_encoder import FrozenEncoder
+from mtkd.grids import Grid
+from mtkd.jobs.distillation.find_teachers import encoder_of, teachers_by_task
+from mtkd.jobs.grid.compare_table import Row
+from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.jobs.grid.grid_plan import encoder_to_refine
+from mtkd.models.saved_model import saved_in
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
+from tasks.scoring.row_predictions import RowPredictions
+from tasks.task import Task
+
+Predicted = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
+
+
+def grid_baselines(
+    grid: Grid,
+    inputs: GridInputs,
+    tasks: Mapping[str, Task],
+    specs: Mapping[str, str],
+    predicted: Mapping[str, Predicted],
+) -> tuple[dict[str, Predicted], list[str]]:
+    """The predictions of the baselines for the rows that the cells were scored on.
+
+    The vectors of the frozen encoder are kept in `out`/features.
+
+    Args:
+        tasks: name -> the task as the models know it.
+        specs: task -> the entry of the grid's tasks that it belongs to.
+        predicted: cell -> its predictions.
+
+    Returns:
+        Baseline -> predictions, under the seed 0; and remarks about baselines that are missing.
+    """
+    predictions: dict[str, Predicted] = {}
+    remarks: dict[str, None] = {}
+    for name, task in tasks.items():
+        runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
+        if not runs:
+            continue
+        baselines = {CONSTANT: best_constant(task, runs[0])}
+        try:
+            baselines |= _of_encoder(grid, inputs, task, specs[name])
+        except UserError as error:  # the runs are worth their table all the same
+            remarks[f"No baselines of a frozen encoder for {name}: {error.problem}."] = None
+        for baseline, splits in baselines.items():
+            predictions.setdefault(baseline, {})[name] = {0: splits}
+    return predictions, list(remarks)
+
+
+def _of_encoder(
+    grid: Grid, inputs: GridInputs, task: Task, task_spec: str
+) -> dict[str, dict[str, RowPredictions]]:
+    encoder = _encoder(grid, inputs, task_spec)
+    if encoder is None or task.train is None:
+        raise UserError("the teacher does not say which pretrained encoder it started from")
+    source = open_data(inputs.data or None)
+    limit = min(inputs.limit or TRAINING_ROWS, TRAINING_ROWS)
+    train = load_rows(source, task, task.train, limit)
+    present = [split for split in task.validation if split in source.splits(task)]
+    validation = [load_rows(source, task, split, inputs.eval_limit) for split in present]
+    return encoder_baselines(task, train, validation, FrozenEncoder(encoder, inputs.out / "features"))
+
+
+def _encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
+    """The pretrained encoder that the teacher of an entry of the grid's tasks started from."""
+    if inputs.store:
+        described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
+        return saved_in(described).info.base
+    if grid.refine:
+        return encoder_to_refine(grid, inputs, task_spec)
+    teacher = inputs.teacher or inputs.encoder
+    if not teacher:
+        return None
+    teachers = teachers_by_task(teacher.replace("{task}", task_spec))
+    return next((encoder_of(name) for task, name in teachers if task in (None, *task_spec.split(","))), None)
+
+
+def within_constant(rows: Mapping[str, Row]) -> list[str]:
+    """A warning for each cell with tasks on which it is not better than the best constant prediction."""
+    notes = []
+    for name in rows:
+        weak = [task for task, gap in rows[name].above_majority.items() if gap.verdict != "better"]
+        if weak and name != CONSTANT and rows[name].kept:
+            notes.append(
+                f"Warning: {name} is not better than the best constant prediction beyond chance on "
+                f"{', '.join(weak)}."
+            )
+    return notes

@@ -1,0 +1,73 @@
+"""What the cells of a grid need from its inputs, checked before the first run starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mtkd.grids import Grid
+from mtkd.jobs.distillation.find_teachers import teachers_by_task
+from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import LossTerm
+from mtkd.models.saved_model import is_saved_model, read_saved
+from mtkd.recipes import load_settings, recipe_command
+from tasks.common.errors import UserError
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.model_tasks import require_heads
+from tasks.task_names import resolve
+
+
+def check_inputs(grid: Grid, inputs: GridInputs) -> None:
+    """Check that corpus, rows without labels and teacher suit the cells.
+
+    Raises:
+        UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels, or
+            the teacher has no head for a task whose logits a cell learns from.
+    """
+    cell_name = next((name for name, cell in grid.cells.items() if cell.corpus is True), None)
+    if cell_name is not None and inputs.corpus is None:
+        raise UserError(
+            f"the cell {cell_name!r} trains on an augmented corpus, but none is given",
+            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={cell_name}`",
+        )
+    _check_unlabelled(grid, inputs)
+    if inputs.teacher and not (inputs.store or grid.refine):
+        _check_teacher(grid, inputs.teacher)
+
+
+def learns_without_labels(grid: Grid, name: str) -> bool:
+    """True if a cell can learn from rows without labels."""
+    return any(not loss.needs_labels for loss in _losses(grid, name))
+
+
+def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
+    """The losses of a cell that distils; those of other cells are not listed."""
+    recipe = grid.recipe_of(name)
+    if recipe_command(recipe) != "distill":
+        return []
+    stages = load_settings(recipe, "distill", grid.sets_of(name)).resolved_stages()
+    return [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+
+
+def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
+    names = [name for name in grid.cells if learns_without_labels(grid, name)] if inputs.unlabelled else []
+    if inputs.unlabelled and not names:
+        raise UserError(
+            "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
+        )
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
+    tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
+    UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
+
+
+def _check_teacher(grid: Grid, teacher: str) -> None:
+    """Check the heads of a teacher that mtkd has trained; others are checked by the runs."""
+    names = [name for name in grid.cells if any(loss.teacher_need.logits for loss in _losses(grid, name))]
+    for task_spec in dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name)):
+        for task_name, name in teachers_by_task(teacher.replace("{task}", task_spec)):
+            taught_tasks = [
+                task for task in resolve(task_spec) if task_name in (None, task.name) and not task.soft_labels
+            ]
+            if is_saved_model(Path(name)):
+                heads = {task.head: task for task in read_saved(Path(name)).tasks}
+                require_heads(heads, taught_tasks, f"the teacher {name}")

@@ -1,0 +1,159 @@
+"""The inputs of a grid's runs, and a run as a command with the runs that it needs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.run_record import read_run_record
+from tasks.common.errors import UserError
+from tasks.common.records import read_record
+from tasks.common.sha256 import digest_bytes
+from tasks.common.urls import with_urls
+from tasks.task_names import resolve
+
+_COMMAND, _LOG = "command.json", "log.txt"
+
+
+@dataclass(frozen=True)
+class GridInputs:
+    """The inputs of every run of a grid.
+
+    Attributes:
+        data: one source, or several, of which each split is read from the first that has it.
+        teacher: a run of refine, or another teacher; `{task}` in it is replaced by the task.
+        text: plain text for cells with a `first` run.
+        encoder: the pretrained encoder that teachers are refined from, and the teacher of `first` runs.
+        store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
+        corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
+        limit, eval_limit: rows per training and validation split; None = all.
+        epochs: the epochs of every cell's run, over all its stages; None = those of the recipe.
+        unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
+        unlabelled_limit: maximum number of rows without labels per task; None = all.
+    """
+
+    data: str | Sequence[str]
+    teacher: str | None
+    out: Path
+    text: Path | None = None
+    encoder: str | None = None
+    store: str | None = None
+    corpus: str | None = None
+    limit: int | None = None
+    eval_limit: int | None = None
+    epochs: int | None = None
+    unlabelled: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    unlabelled_limit: int | None = None
+
+    def rows(self, limit: int | None = None) -> list[str]:
+        """The options of a command that name its data and how many rows of it are used; `limit` overrides."""
+        sources = [self.data] if isinstance(self.data, str) else self.data
+        options = [option for source in sources for option in ("--data", source)]
+        limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
+        return options + [option for name, value in limits if value for option in (name, str(value))]
+
+    def unlabelled_words(self, spec: str) -> list[str]:
+        """The options of a command that name the rows without labels of its tasks, and how many are used."""
+        options, tasks = [], [task.name for task in resolve(spec)] if self.unlabelled else []
+        for task, files in self.unlabelled.items():
+            for file in ([files] if isinstance(files, str) else files) if task in tasks else ():
+                options += ["--unlabelled", f"{task}={file}"]
+        limit = self.unlabelled_limit
+        return options if limit is None else [*options, "--unlabelled-limit", str(limit)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command and its run directory.
+
+    Attributes:
+        needs: jobs that must be finished before.
+        steps_of: train for as many steps as this job did.
+    """
+
+    words: tuple[str, ...]
+    out: Path
+    needs: tuple[Job, ...] = field(default=(), compare=False)
+    steps_of: Job | None = field(default=None, compare=False)
+
+    @property
+    def command(self) -> list[str]:
+        """All words of the command; the number of steps is known once `steps_of` is finished."""
+        if self.steps_of is None:
+            return list(self.words)
+        record = self.steps_of.out / RUN_FILE
+        finished = record.is_file() and read_run_record(record).get("status") == "finished"
+        steps = str(total_of_stages(record.parent, "steps")) if finished else f"STEPS OF {self.steps_of.out}"
+        return [*self.words, "--steps", steps]
+
+    @property
+    def finished(self) -> bool:
+        """True if the directory holds a finished run of exactly this command."""
+        return self.finished_command == with_urls(self.command)
+
+    @property
+    def finished_command(self) -> list[str] | None:
+        """The command whose finished run the directory holds; None if it holds none."""
+        record = self.out / RUN_FILE
+        if not (record.is_file() and self.command_file.is_file()):
+            return None
+        finished = read_run_record(record).get("status") == "finished"
+        return read_record(self.command_file, list[str]) if finished else None
+
+    def require_same_command(self) -> None:
+        """Raise UserError if the directory holds the finished run of another command."""
+        before, now = self.finished_command, with_urls(self.command)
+        if before is None or before == now or self.steps_of is not None:
+            return  # the steps of a `steps_of` run are known only once the other run is finished
+        same = [word == other for word, other in zip(before, now, strict=False)]
+        n_same = (*same, False).index(False)
+        changed = [shlex.join(words[max(0, n_same - 1) : n_same + 3]) or "nothing" for words in (before, now)]
+        raise UserError(
+            f"{self.out} holds a run with other options: `... {changed[0]} ...`, not `... {changed[1]} ...`",
+            expected="the options with which this comparison was started",
+            hint="give another `out`, or remove this directory to train the run again",
+        )
+
+    @property
+    def command_file(self) -> Path:
+        """Where the command of the finished run is recorded."""
+        return self.out.with_name(f"{self.out.name}.{_COMMAND}")
+
+    @property
+    def log(self) -> Path:
+        """The output of the command."""
+        return self.out.with_name(f"{self.out.name}.{_LOG}")
+
+
+def total_of_stages(run: Path, key: str) -> Any:
+    """The sum of "steps" or "seconds" over the stages of a finished run, from its run.json."""
+    training = read_run_record(run / RUN_FILE).get("training", {})
+    stages = [training] if key in training else training.values()
+    if not all(key in stage for stage in stages):
+        raise UserError(f"{run / RUN_FILE} lacks the key {key!r} in `training`", hint="train the run again")
+    return sum(stage[key] for stage in stages)
+
+
+def setting_words(values: Mapping[str, Any]) -> list[str]:
+    """Settings as options of a command."""
+    return [word for key, value in values.items() for word in ("--set", f"{key}={_toml(value)}")]
+
+
+def _toml(value: Any) -> str:
+    """A value in inline TOML."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def file_name(name: str) -> str:
+    """A name that is safe as a file name."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
+    return safe if safe == name else f"{safe}-{digest_bytes(name)[:6]}"

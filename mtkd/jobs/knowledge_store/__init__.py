@@ -1,0 +1,1 @@
+"""Planning, building and checking knowledge stores."""

@@ -1,0 +1,184 @@
+"""Building and repairing knowledge stores."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from mtkd import __version__
+from mtkd.device import keep_memory
+from mtkd.jobs.knowledge_store.plan_store import PreparedStore, StoreRequest, prepare_store
+from mtkd.knowledge_store.contents import LogitsLayout
+from mtkd.knowledge_store.row_index import write_rows
+from mtkd.knowledge_store.shard_writer import StoreJob, check_scores, write_missing_shards
+from mtkd.knowledge_store.store_manifest import (
+    MANIFEST,
+    STORE_FORMAT,
+    STORE_KIND,
+    StoreManifest,
+    StoreTask,
+    StoreTeacher,
+    damaged_shards,
+    read_store_manifest,
+)
+from mtkd.output_files.distributed import ProcessGroup
+from mtkd.output_files.output_directory import open_directory
+from mtkd.output_files.sharded_output import PlannedShard
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from mtkd.training.processes import make_accelerator
+from tasks.common.digests import damaged_files, write_digests
+from tasks.common.errors import UserError
+from tasks.common.records import check_record
+from tasks.common.remote import local
+from tasks.common.shards import ShardEntry
+
+
+def build_store(
+    request: StoreRequest,
+    out: Path,
+    command: str,
+    *,
+    workers: Workers = THIS_PROCESS,
+    overwrite: bool = False,
+) -> tuple[StoreManifest, PreparedStore, int]:
+    """Build a store, or the missing part of an unfinished one.
+
+    Args:
+        workers: what makes the shards; the output does not depend on it.
+
+    Returns:
+        The manifest, the prepared store, and the number of shards that were written now.
+
+    Raises:
+        UserError: as for `prepare_store`; `out` holds something else or another process is writing it; there
+            is not enough disk space; a value of the teacher is not finite.
+    """
+    prepared = prepare_store(request)
+    written_shards = _write(prepared, out, command, workers, overwrite=overwrite)
+    return read_store_manifest(out), prepared, len(written_shards)
+
+
+def repair_store(
+    out: Path,
+    workers: Workers = THIS_PROCESS,
+) -> tuple[StoreManifest, list[str]]:
+    """Rebuild the damaged files of a store.
+
+    Returns:
+        The manifest, and the files that were rebuilt.
+
+    Raises:
+        UserError: the teacher, tokeniser or rows differ from those that the store was built with.
+    """
+    manifest = read_store_manifest(out)
+    damaged = damaged_shards(out, manifest)
+    if not damaged:
+        return manifest, []
+    prepared = prepare_store(
+        check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
+    )
+    if prepared.job.key != manifest.key:
+        raise UserError(
+            f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
+            hint="restore what it was built with, or build it again with `overwrite=True`",
+        )
+    _write(prepared, out, manifest.command, workers)
+    return read_store_manifest(out), list(damaged)
+
+
+def _write(
+    prepared: PreparedStore, out: Path, command: str, workers: Workers, *, overwrite: bool = False
+) -> list[PlannedShard]:
+    """Write the missing or damaged shards, then the rest of the store; returns these shards."""
+    job, accelerator = prepared.job, make_accelerator()
+    ranks = ProcessGroup.of(accelerator)
+    load = prepared.teacher.loader(job.contents.max_length) if workers.in_other_processes else None
+    device = torch.device("cpu") if load else accelerator.device
+
+    def difference() -> str:
+        if not (out / MANIFEST).is_file():
+            return "it was started with other settings or rows"
+        return _difference(read_store_manifest(out), prepared)
+
+    with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, ranks=ranks, difference=difference):
+        recorded = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
+        if ranks.first and not recorded:
+            _check_space(prepared, out)
+            prepared.teacher.describe(out / "teacher", job.contents.max_length)
+        job.teacher.to(device)
+        check_scores(job, device)
+        with keep_memory():
+            output, written_shards, entries = write_missing_shards(
+                job, out, accelerator, recorded, workers=workers, load=load
+            )
+        if ranks.first and damaged_files(out / "teacher"):
+            prepared.teacher.describe(out / "teacher", job.contents.max_length)
+        if ranks.first and (written_shards or not recorded or damaged_files(out / "rows")):
+            _finish(prepared, out, output.entries(entries), command)
+        ranks.wait()
+    return written_shards
+
+
+def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
+    """Describe how a store differs from the requested one."""
+    job, teacher = prepared.job, manifest.teacher
+    if teacher.digest != prepared.teacher.digest:
+        requested = prepared.teacher
+        return (
+            f"its teacher is {teacher.name} (digest {(teacher.digest or 'of the hub')[:12]}), "
+            f"not {requested.name} (digest {(requested.digest or 'of the hub')[:12]})"
+        )
+    if teacher.tokeniser != job.teacher.tokeniser.digest:
+        return (
+            f"its tokeniser has the digest {teacher.tokeniser[:12]}, but that of {prepared.teacher.name} has "
+            f"{job.teacher.tokeniser.digest[:12]}"
+        )
+    if manifest.contents.max_length != job.contents.max_length:
+        return f"its rows have at most {manifest.contents.max_length} tokens, not {job.contents.max_length}"
+    rows = {task.name: task.digest for task in manifest.tasks}
+    for name in dict.fromkeys([*rows, *job.digests]):
+        if rows.get(name) != job.digests.get(name):
+            return (
+                f"its {name} rows have the digest {str(rows.get(name))[:12]}, not "
+                f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
+            )
+    return "it holds other knowledge (recipe, `settings`, `dtype`, `precision` or `batch`)"
+
+
+def _check_space(prepared: PreparedStore, out: Path) -> None:
+    """Raise UserError if the disk has no room for the store."""
+    written = sum(file.stat().st_size for file in (out / "shards").glob("*.safetensors"))
+    free = shutil.disk_usage(out).free
+    if prepared.bytes - written > free:
+        raise UserError(
+            f"the store needs {prepared.bytes:,} bytes, but {out} has only {free:,} free",
+            hint="`budget=SIZE` keeps the best part that fits, `dtype=int8` halves the size; "
+            "see `mtkd store plan`",
+        )
+
+
+def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], command: str) -> None:
+    """Write the row index, and finally the manifest."""
+    job, teacher_ref = prepared.job, prepared.teacher
+    for name, rows in prepared.rows.items():
+        write_rows(out, rows, [shard for shard in job.shards if shard.task == name])
+    write_digests(out / "rows")
+    StoreManifest(
+        STORE_FORMAT,
+        __version__,
+        command,
+        prepared.request.options() | {"sets": prepared.request.sets | prepared.chosen, "budget": None},
+        StoreTeacher(teacher_ref.name, teacher_ref.digest, job.teacher.tokeniser.digest, job.precision),
+        job.contents,
+        prepared.corpus,
+        job.key,
+        tuple(_store_task(job, name, len(rows)) for name, rows in prepared.rows.items()),
+        shards,
+    ).write(out)
+
+
+def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:
+    outputs = LogitsLayout.of(job.tasks[name])
+    return StoreTask(name, count, job.digests[name], outputs.count, outputs.per)

@@ -1,0 +1,294 @@
+"""Planning a knowledge store: validate the request, read the rows, predict the size; nothing is written."""
+
+from __future__ import annotations
+
+import glob
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from accelerate import Accelerator
+
+from mtkd.jobs.distillation.validated_run import ValidatedRun, validate_run
+from mtkd.jobs.request import Request
+from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
+from mtkd.knowledge_store.contents import Contents, Dtype, LogitsLayout, pack_outputs
+from mtkd.knowledge_store.row_index import table_bytes
+from mtkd.knowledge_store.shard_files import plan_shards
+from mtkd.knowledge_store.shard_writer import StoreJob, entry_counts, length_sorted_batches
+from mtkd.knowledge_store.sizing import Counted, amount, choose_selection, sizes
+from mtkd.outputs import OutputSpec
+from mtkd.recipes import load_settings
+from mtkd.selection import Selection
+from mtkd.settings import DistillSettings
+from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.training.processes import make_accelerator
+from tasks.common.errors import UserError
+from tasks.common.records import Count, Record, Size
+from tasks.data.corpus_reader import read_corpus
+from tasks.data.loading import digest_rows
+from tasks.data.rows import Rows
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.task import Task
+from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import Encoded
+
+_TIMED_BATCHES = 6
+
+
+@dataclass(frozen=True)
+class StoreRequest(Record):
+    """The arguments of building a store.
+
+    Attributes:
+        recipe, sets: the recipe that will use the store, and overrides of its settings.
+        data, tasks, limit, corpus: which training rows are stored.
+        unlabelled, unlabelled_limit: the rows without labels; see `tasks.data.unlabelled.UnlabelledRequest`.
+        teacher: the teacher whose outputs are stored.
+        dtype: number format of vectors on disk.
+        precision: precision in which the teacher runs.
+        batch: rows per batch of the teacher.
+        budget: maximum size in bytes; the recipe's depth, tokens and width are then chosen to fit.
+    """
+
+    recipe: str
+    data: str | None
+    tasks: str
+    teacher: str
+    sets: dict[str, Any] = field(default_factory=dict)
+    corpus: str | None = None
+    limit: Size | None = None
+    unlabelled: dict[str, str | list[str]] = field(default_factory=dict)
+    unlabelled_limit: Count | None = None
+    dtype: Dtype = "fp16"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch: Size = 32
+    budget: Count | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The request as JSON values with absolute paths, so that a repair can run in any directory."""
+
+        def absolute(name: str | None) -> str | None:
+            return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+        def of_file(name: str) -> str:
+            """Only with an ending, as `sst2` may be a task and also a directory."""
+            return str(absolute(name)) if name.endswith(".toml") else name
+
+        paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        paths["recipe"] = of_file(self.recipe)
+        paths["tasks"] = ",".join(of_file(name.strip()) for name in self.tasks.split(","))
+        files = {
+            task: [absolute_pattern(f) for f in file] if isinstance(file, list) else absolute_pattern(file)
+            for task, file in self.unlabelled.items()
+        }
+        return asdict(self) | paths | {"unlabelled": files}
+
+
+@dataclass(frozen=True)
+class PreparedStore:
+    """A store that is ready to be built: the rows are read, the teacher is loaded.
+
+    Attributes:
+        corpus: the key of the corpus; None if there is none.
+        chosen: the settings chosen to fit the budget, dotted name -> value.
+        sizes: kind of knowledge -> predicted bytes.
+    """
+
+    request: StoreRequest
+    settings: DistillSettings
+    teacher: TeacherRef
+    rows: dict[str, Rows]
+    job: StoreJob
+    corpus: str | None
+    chosen: dict[str, Any]
+    sizes: dict[str, int]
+    student_layers: int
+
+    @property
+    def bytes(self) -> int:
+        """Predicted size of the whole store."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """The predicted content and cost of a store.
+
+    Attributes:
+        tokens: number of tokens of all rows, without padding.
+        free: free bytes on the disk.
+        seconds: estimated running time of the teacher.
+        ahsk: layers x tokens x fraction of the width that are kept of a full-length row (Liu et al. 2021),
+            and the same without a selection; None if the recipe selects nothing.
+    """
+
+    prepared: PreparedStore
+    rows: int
+    tokens: int
+    free: int
+    seconds: float
+    ahsk: tuple[float, int] | None
+
+
+def prepare_store(request: StoreRequest) -> PreparedStore:
+    """Validate a request, read its rows and load the teacher.
+
+    Raises:
+        UserError: invalid recipe, data, teacher or corpus; or the budget is too small.
+    """
+    tasks = trainable_tasks(request.tasks)
+    settings = load_settings(request.recipe, "distill", request.sets, request.tasks)
+    validated = validate_run(settings, request.teacher, tasks)
+    need, teacher_ref = validated.teacher_need, validated.teacher
+    if need == OutputSpec() or teacher_ref is None:
+        raise UserError(
+            f"{settings.name} does not use a teacher, so there is nothing to store",
+            hint="choose a recipe that distils, or remove supervision=labels",
+        )
+    corpus = Path(request.corpus) if request.corpus else None
+    data = _training_rows(request, tasks, corpus)
+    teacher = teacher_ref.load(settings.student.max_length if validated.aligned else None)
+    data = data.for_reader(teacher.reader)
+    if corpus:
+        check_mask(corpus, {"teacher": teacher})
+    encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
+    contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
+    index_bytes = sum(table_bytes(part.train) for part in data.parts)
+    chosen: dict[str, Any] = {}
+    if request.budget is not None:
+        counts = {
+            n: _count_entries(with_token_limit(contents, 1), teacher, data, rows)
+            for n, rows in encoded.items()
+        }
+        chosen = _fit_to_budget(request.budget, settings, validated, contents, counts, index_bytes)
+        settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
+        need = validate_run(settings, request.teacher, tasks).teacher_need
+        contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
+    counted = {name: _count_entries(contents, teacher, data, rows) for name, rows in encoded.items()}
+    shards = []
+    for name, rows in encoded.items():
+        row_bytes = sum(sizes(contents, {name: counted[name]}, 0, 0).values()) / max(1, len(rows))
+        shards += plan_shards(name, len(rows), rows.groups, row_bytes)
+    digests = {part.task.name: digest_rows(part.train) for part in data.parts}
+    identity = (teacher_ref.digest, teacher.tokeniser.digest)
+    job = StoreJob(
+        teacher, contents, data.tasks, encoded, digests, shards, request.precision, request.batch, identity
+    )
+    key = read_corpus(corpus).key if corpus else None
+    rows_of = {part.task.name: part.train for part in data.parts}
+    predicted = sizes(contents, counted, len(shards), index_bytes)
+    return PreparedStore(
+        request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers
+    )
+
+
+def _training_rows(request: StoreRequest, tasks: list[Task], corpus: Path | None) -> TrainingData:
+    """The rows of a store, copies and rows without labels included."""
+    files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
+    unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
+    unlabelled.check(tasks)
+    run = Request(request.data, request.tasks, Path(), request.limit, 1)
+    return load_training_data(run, tasks, corpus, unlabelled)
+
+
+def absolute_pattern(pattern: str) -> str:
+    """A pattern of files as an absolute path; the name of a split stays as it is."""
+    return str(Path(pattern).resolve()) if glob.glob(pattern) else pattern
+
+
+def with_token_limit(contents: Contents, tokens: int) -> Contents:
+    """The same contents with another number of tokens."""
+    need = contents.need
+    selection = replace(need.selection, tokens=tokens) if need.selection else None
+    return replace(contents, need=replace(need, selection=selection))
+
+
+def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
+    selection = contents.need.selection
+    everything = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
+    tokens, eligible = entry_counts(everything, teacher, rows)
+    return Counted(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
+
+
+def _fit_to_budget(
+    budget: int,
+    settings: DistillSettings,
+    validated: ValidatedRun,
+    contents: Contents,
+    counted: Mapping[str, Counted],
+    index_bytes: int,
+) -> dict[str, Any]:
+    """The depth, tokens and width that fit a budget, as overrides of settings."""
+    names = [name for name, term in settings.terms.items() if term.loss == "hidden_knowledge"]
+    selection = contents.need.selection
+    if not names or selection is None:
+        raise UserError(
+            f"`budget` chooses how much of the hidden states is kept, but {settings.name} keeps none",
+            expected="recipes with a hidden_knowledge term, such as hsk-tinybert-4",
+            hint="remove `budget`",
+        )
+
+    def size_of(depth: int, tokens: int, width: float) -> int:
+        chosen_selection: Selection = replace(selection, tokens=tokens, width=width)
+        need = replace(contents.need, selected=frozenset(range(depth)), selection=chosen_selection)
+        return sum(sizes(replace(contents, need=need), counted, len(counted), index_bytes).values())
+
+    depth, tokens, width = choose_selection(
+        budget, validated.student.layers + 1, contents.max_length, size_of
+    )
+    values = {"depth": depth, "tokens": tokens, "width": width}
+    return {f"terms.{name}.{key}": value for name in names for key, value in values.items()}
+
+
+def plan_store(request: StoreRequest, out: Path) -> StorePlan:
+    """Predict the content and cost of a store; nothing is written.
+
+    Raises:
+        UserError: as for `prepare_store`.
+    """
+    prepared = prepare_store(request)
+    job = prepared.job
+    accelerator = make_accelerator()
+    job.teacher.to(accelerator.device)
+    lengths = {name: job.teacher.reader.lengths(rows.texts) for name, rows in job.data.items()}
+    selection = job.contents.need.selection
+    ahsk = None
+    if selection is not None:
+        max_length = job.contents.max_length
+        depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
+        ahsk = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
+    existing = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
+    return StorePlan(
+        prepared,
+        sum(map(len, lengths.values())),
+        int(sum(map(np.sum, lengths.values()))),
+        shutil.disk_usage(existing).free,
+        _estimate(job, accelerator),
+        ahsk,
+    )
+
+
+def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
+    """Estimate the running time of the teacher in seconds from a few batches of different lengths."""
+    source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
+    total = 0.0
+    for name, rows in job.data.items():
+        collate = Collator(job.teacher.reader)
+        batches = length_sorted_batches(rows, collate.reader, job.batch_size)
+        count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
+        timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
+        pack_outputs(
+            source.outputs(job.tasks[name], timed[0].to(accelerator.device)), job.contents
+        )  # warms up
+        started = time.perf_counter()
+        for batch in timed:
+            pack_outputs(source.outputs(job.tasks[name], batch.to(accelerator.device)), job.contents)
+        total += (time.perf_counter() - started) / len(timed) * len(batches)
+    return total

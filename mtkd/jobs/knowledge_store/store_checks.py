@@ -1,0 +1,60 @@
+"""Checking that a knowledge store can replace the teacher of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mtkd.knowledge_store.store_manifest import StoreManifest, read_store_manifest
+from mtkd.outputs import OutputSpec
+from mtkd.selection import Selection
+from mtkd.settings import DistillSettings
+from mtkd.teachers.teacher_ref import TeacherRef, other_teacher
+from tasks.common.errors import UserError
+
+
+def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
+    """The teacher of a store; if a teacher is named too, it must be the same."""
+    manifest = read_store_manifest(store)
+    if teacher is not None:
+        teacher_ref = TeacherRef.find(teacher, heads)
+        if teacher_ref.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, teacher_ref)
+        digest, stored = teacher_ref.tokeniser().digest, manifest.teacher.tokeniser
+        if digest != stored:
+            raise UserError(
+                f"the store {store} was built with another tokeniser (digest {stored[:12]}) than that of "
+                f"{teacher} (digest {digest[:12]})",
+                hint="leave `teacher` out, or build a store with this teacher",
+            )
+    return TeacherRef.of_store(store, manifest)
+
+
+def check_selection(selection: Selection, settings: DistillSettings) -> None:
+    """Check that no more tokens per row are kept than the student reads."""
+    if selection.tokens is not None and selection.tokens > settings.student.max_length:
+        raise UserError(
+            f"cannot keep {selection.tokens} tokens of rows of at most {settings.student.max_length}",
+            expected=f"1 to {settings.student.max_length}",
+            hint="use a smaller terms.NAME.tokens, or a larger student.max_length",
+        )
+
+
+def check_store(
+    settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
+) -> None:
+    """Check that a store has all needed outputs, and that its rows were read as this student reads them."""
+    missing = need.missing_from(manifest.contents.offers)
+    if missing:
+        raise UserError(
+            f"the store {store} lacks what {settings.name} needs: {', '.join(missing)}",
+            expected="a recipe that needs only what the store holds (see mtkd store info)",
+            hint=f"build another store: mtkd store build --recipe {settings.name} ... --out DIR",
+        )
+    student_length, stored_length = settings.student.max_length, manifest.contents.max_length
+    if (need.tokens or aligned) and student_length != stored_length:
+        raise UserError(
+            f"the store {store} was built with at most {stored_length} tokens per row, but this student "
+            f"reads {student_length}",
+            hint=f"use `student.max_length={stored_length}`, or build a store with "
+            f"`student.max_length={student_length}`",
+        )

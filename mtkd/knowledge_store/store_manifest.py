@@ -1,0 +1,160 @@
+"""The manifest of a store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtkd.knowledge_store.contents import Contents, Per
+from mtkd.models.saved_model import MODEL_FILES
+from mtkd.output_files.output_directory import OutputKind, has_claim
+from tasks.common.digests import damaged_files
+from tasks.common.errors import UserError, unknown
+from tasks.common.records import Count, Name, Record, Width, read_record, write_record
+from tasks.common.shards import ShardEntry
+
+STORE_FORMAT = 3
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class StoreTask(Record):
+    """The entry of one task in a store.
+
+    Attributes:
+        rows: number of training rows, including the copies from a corpus.
+        digest: digest of these rows (`tasks.data.loading.digest_rows`).
+        n_outputs: number of logits per row or token.
+        per: "row" or "token".
+    """
+
+    name: Name
+    rows: Count
+    digest: str
+    n_outputs: Width
+    per: Per = "row"
+
+
+@dataclass(frozen=True)
+class StoreTeacher(Record):
+    """The teacher that a store was built with.
+
+    Attributes:
+        name: its name or directory, as given by the user.
+        digest: SHA-256 of its weights; None for an encoder from the hub.
+        tokeniser: digest of its tokeniser.
+        precision: the precision in which it ran.
+    """
+
+    name: str
+    digest: str | None
+    tokeniser: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class StoreManifest(Record):
+    """The manifest of a store.
+
+    Attributes:
+        format: version of the layout.
+        version, command: the mtkd version and the command line that built the store.
+        options: the options of that command, which are used again for repairs.
+        corpus: key of the augmented corpus whose copies are included, or None.
+        key: digest of everything that affects the content of the shards.
+    """
+
+    format: Count
+    version: str
+    command: str
+    options: Mapping[str, Any]
+    teacher: StoreTeacher
+    contents: Contents
+    corpus: str | None
+    key: str
+    tasks: tuple[StoreTask, ...]
+    shards: tuple[ShardEntry, ...]
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task.rows != sum(shard.rows for shard in self.shards_of(task.name)):
+                raise ValueError(f"shards with the {task.rows} rows of {task.name}")
+
+    def task(self, name: str) -> StoreTask:
+        """The entry of one task; UserError if the store has no such task."""
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise unknown("task of this store", name, (task.name for task in self.tasks))
+
+    def shards_of(self, task: str) -> list[ShardEntry]:
+        """The shards of a task, in order."""
+        return [shard for shard in self.shards if shard.task == task]
+
+    @property
+    def bytes(self) -> int:
+        """Total size of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def write(self, directory: Path) -> None:
+        """Write the manifest, which marks the store as complete."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values |= {"teacher": vars(self.teacher), "contents": self.contents.to_json()}
+        values |= {"tasks": [vars(t) for t in self.tasks], "shards": [vars(s) for s in self.shards]}
+        write_record(directory / MANIFEST, values | {"options": dict(self.options)})
+
+
+def _read_key(directory: Path) -> str | None:
+    """The key of the finished store in a directory; None for the manifest of anything else."""
+    file = directory / MANIFEST
+    raw = read_record(file, object) if file.is_file() else None
+    is_store = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
+    return raw.get("key") if is_store else None  # type: ignore[attr-defined]
+
+
+STORE_KIND = OutputKind(
+    "knowledge store",
+    MANIFEST,
+    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", r"shards/[^/]+-\d{5,}\.safetensors"),
+    _read_key,
+)
+
+
+def read_store_manifest(directory: Path) -> StoreManifest:
+    """Read the manifest of a store without reading the shards.
+
+    Raises:
+        UserError: the directory is not a store, or the store is unfinished, damaged or of a newer format.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        unfinished = has_claim(directory)
+        problem = "an unfinished knowledge store" if unfinished else "not a knowledge store"
+        raise UserError(
+            f"{directory} is {problem}: it has no {MANIFEST}",
+            expected="a directory written by `mtkd store build`",
+            hint="run its `mtkd store build` command again; it resumes"
+            if unfinished
+            else "build one: mtkd store build --recipe R --data D --tasks T --teacher DIR --out DIR",
+        )
+    hint = "build the store again with `overwrite=True`"
+    return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)
+
+
+def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
+    """Read all files of a store and return the damaged ones: file -> what is wrong with it."""
+    states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
+    for part in ("rows", "teacher"):
+        states |= {f"{part}/{file}": "is missing or damaged" for file in damaged_files(directory / part)}
+    return {file: state for file, state in states.items() if state}
+
+
+def damage_error(directory: Path, states: Mapping[str, str]) -> UserError:
+    """The error that names damaged shards."""
+    return UserError(
+        "; ".join(f"shard {directory / file} {state}" for file, state in states.items()),
+        hint=f"mtkd store build --repair --out {directory} rebuilds only the damaged shards",
+    )

@@ -1,0 +1,165 @@
+"""Teacher outputs read from a store, so that no teacher model is needed in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtkd.knowledge_store.contents import OF_TOKENS, Field, LogitsLayout, activation_bits
+from mtkd.knowledge_store.row_index import read_rows, row_digests
+from mtkd.knowledge_store.shard_files import ShardReader
+from mtkd.knowledge_store.store_manifest import StoreManifest
+from mtkd.outputs import ModelOutput, OutputSpec, Selected
+from mtkd.teachers.hidden_selection import narrow, scores_of, static_activations
+from tasks.common.errors import UserError
+from tasks.data.loading import digest_rows
+from tasks.data.rows import Rows
+from tasks.task import Task
+from tasks.tokens.batching import Batch
+from tasks.tokens.encoding import PADDED
+
+
+class StoredTeacher:
+    """A teacher source that reads from a store.
+
+    Args:
+        need: the outputs to read, all of which the store must offer.
+        positions: task -> (n,) position of each training row in the store (see `find_stored_rows`).
+
+    Attributes:
+        bytes: size of the whole store.
+    """
+
+    def __init__(
+        self, directory: Path, manifest: StoreManifest, need: OutputSpec, positions: Mapping[str, np.ndarray]
+    ):
+        self.offers, self.bytes = manifest.contents.offers, manifest.bytes
+        self._contents, self._need, self._positions = manifest.contents, need, positions
+        self._reader = ShardReader(directory, manifest)
+        self._fields: dict[str, list[Field]] = {
+            task.name: self._needed_fields(LogitsLayout(task.n_outputs, task.per))
+            for task in manifest.tasks
+            if task.name in positions
+        }
+
+    def _needed_fields(self, outputs: LogitsLayout) -> list[Field]:
+        """The fields required for `need`."""
+        need, contents = self._need, self._contents
+        names = {"logits"} if need.logits else set()
+        names |= {"pooled"} if need.pooled else set()
+        names |= {kind for kind in OF_TOKENS if getattr(need, kind)}
+        names |= {"query", "key"} if need.scores else set()
+        for layer in need.cls:
+            names.add("cls" if layer in contents.need.cls else "hidden")
+        of_tokens = bool(names & set(OF_TOKENS)) or (need.logits and outputs.per == "token")
+        names |= {"tokens"} if of_tokens else set()
+        names |= {"kept"} if need.selected else set()
+
+        def is_needed(name: str) -> bool:
+            is_selection = name.startswith("selected.")
+            return bool(need.selected) if is_selection else name.removesuffix(".scale") in names
+
+        return [field for field in contents.fields(outputs) if is_needed(field.name)]
+
+    def read(self, task: str, indices: np.ndarray) -> dict[str, Tensor]:
+        """Read the stored entries of some training rows without decoding them (see `ShardReader.read`)."""
+        return self._reader.read(task, self._positions[task][indices], self._fields[task])
+
+    def read_ahead(self, task: str, indices: np.ndarray) -> None:
+        """Start reading some training rows from disk in the background."""
+        self._reader.read_ahead(task, self._positions[task][indices])
+
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+        """Read the stored outputs for the rows of a batch."""
+        stored = self.read(task.name, batch.indices)
+        need, contents = need or self._need, self._contents
+        by_kind: dict[str, dict[int, Tensor]] = {}
+        for kind in OF_TOKENS:
+            if kind in stored:
+                vectors = _decode(stored, kind)
+                by_kind[kind] = {layer: vectors[:, :, i] for i, layer in enumerate(contents.layers(kind))}
+        states = by_kind.get("hidden", {})
+        cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
+        if "cls" in stored:
+            vectors = _decode(stored, "cls")
+            cls |= {layer: vectors[:, i] for i, layer in enumerate(contents.layers("cls"))}
+        heads = contents.shape.heads
+        scores = {n: scores_of(by_kind["query"][n], by_kind["key"][n], heads) for n in sorted(need.scores)}
+        logits = stored.get("logits")
+        if task.type.predicts_spans and logits is not None:
+            real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
+            logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
+        outputs = ModelOutput(
+            logits=logits,
+            pooled=_decode(stored, "pooled") if need.pooled else None,
+            mask=batch.inputs.joined.mask if batch.inputs.joined else None,
+            cls={layer: cls[layer] for layer in sorted(need.cls)},
+            scores=scores,
+            selected=self._selected(stored),
+            **{kind: {n: by_kind[kind][n] for n in sorted(getattr(need, kind))} for kind in by_kind},  # type: ignore[arg-type]
+        )
+        return outputs.to(batch.labels.device)
+
+    def _selected(self, stored: Mapping[str, Tensor]) -> dict[int, Selected]:
+        requested, kept_selection = self._need.selection, self._contents.need.selection
+        if requested is None or kept_selection is None:
+            return {}
+        width = self._contents.shape.hidden_size
+        positions, vectors = stored["selected.positions"].long(), _decode(stored, "selected.values")
+        valid = torch.arange(positions.shape[1]) < stored["kept"][:, None]
+        by_layer = {}
+        for number, layer in enumerate(self._contents.layers("selected")):
+            if layer not in self._need.selected:
+                continue
+            values = vectors[:, :, number]
+            if self._contents.dynamic:
+                units = activation_bits(stored["selected.activations"][:, :, number], width)
+            else:
+                units = static_activations(width, kept_selection).expand(*values.shape[:-1], width)
+            dense = torch.zeros(units.shape).masked_scatter_(units, values)
+            units = units & valid.unsqueeze(-1)
+            everything = Selected(
+                positions[:, :, number].masked_fill(~valid, 0), valid, dense.masked_fill(~units, 0.0), units
+            )
+            by_layer[layer] = narrow(everything, kept_selection, requested)
+        return by_layer
+
+
+def _decode(stored: Mapping[str, Tensor], name: str) -> Tensor:
+    values = stored[name].float()
+    scale = stored.get(f"{name}.scale")
+    return values if scale is None else values * scale.unsqueeze(-1)
+
+
+def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np.ndarray:
+    """The (n,) int64 positions of training rows in the store.
+
+    Raises:
+        UserError: the store does not have this task or some of these rows.
+    """
+    entry = manifest.task(rows.task)
+    table = read_rows(directory, rows.task, entry.rows)
+    order = table["row"].to_numpy()
+    if digest_rows(rows) == entry.digest:
+        positions = np.empty(len(order), np.int64)
+        positions[order] = np.arange(len(order))
+        return positions
+    uids = table["uid"].to_pylist()
+    position_of = dict(zip(uids, range(len(uids)), strict=True))
+    positions = np.array([position_of.get(uid, -1) for uid in rows.uids.to_pylist()], np.int64)
+    missing = positions < 0
+    missing[~missing] = table["digest"].to_numpy()[positions[~missing]] != row_digests(rows)[~missing]
+    if missing.any():
+        first = rows.uids[int(np.flatnonzero(missing)[0])].as_py()
+        raise UserError(
+            f"the store {directory} was built from other {rows.task} rows: it does not contain "
+            f"{int(missing.sum()):,} of these {len(rows):,} rows; the first missing row is {first} "
+            f"(digest of these rows {digest_rows(rows)[:12]}, of the rows in the store {entry.digest[:12]})",
+            hint="use the `data`, `limit` and `corpus` that the store was built with (see mtkd store info), "
+            "or build a store from these rows",
+        )
+    return positions

@@ -1,0 +1,189 @@
+"""Warnings about a whole split: class imbalance, leakage, truncation, and unreadable text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.checks.row_checks import Problem
+from tasks.checks.split_statistics import SplitStatistics
+from tasks.common.errors import brief, counted, shorten
+from tasks.common.hub_loading import embedded_encoder
+from tasks.data.raw_table import RawTable
+from tasks.glue import TASKS
+from tasks.task import Task
+from tasks.task_types.labels import ParsedLabels, alike
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LARGEST_SHARE = 0.9  # share of the rows in one class
+FEWEST_ROWS = 5  # training rows of a class
+FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
+UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
+_CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
+
+
+def has_soft_rows(task: Task, split: str) -> bool:
+    """True if the rows of a split have soft labels, so that they need no other labels."""
+    return task.soft_labels is not None and split == task.train
+
+
+def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
+    """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
+
+    There are none for rows with soft labels, each of which tells about all classes.
+
+    Args:
+        balance: label -> rows.
+    """
+    if not task.type.one_class or split in task.test or has_soft_rows(task, split):
+        return []
+    rows = {name: balance.get(name, 0) for name in task.labels}
+    total = sum(rows.values())
+    problems = []
+    largest = max(rows, key=lambda name: rows[name])
+    if total and rows[largest] > LARGEST_SHARE * total:
+        share = rows[largest] / total
+        message = (
+            f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
+        )
+        problems.append(Problem(path, task.label, message, "warning"))
+    shown = {name: name if name == name.strip() else repr(name) for name in rows}
+    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
+    if rare and split == task.train:
+        message = f"{len(rare)} of {len(rows)} labels have fewer than {FEWEST_ROWS} rows: {shorten(rare)}"
+        problems.append(Problem(path, task.label, message, "warning"))
+    return problems
+
+
+def labels_alike(task: Task) -> list[str]:
+    """A warning for labels that differ only in case or surrounding spaces, so that one may be a mistake."""
+    pairs = alike(task.labels)
+    if not pairs:
+        return []
+    shown = shorten(f"{one!r} and {other!r}" for one, other in pairs)
+    return [f"labels that differ only in case or surrounding spaces are different classes: {shown}"]
+
+
+class GroupSizes:
+    """The candidates of each group of a `rank` task, and the right ones among them."""
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._numbers: dict[Any, int] = {}
+        self._sizes = np.zeros((0, 3), np.int64)  # rows, rows with the right candidate, rows without a label
+
+    def add(self, raw: RawTable, labels: ParsedLabels | None) -> None:
+        """Add some rows of the split; those without a group do not count."""
+        if self._task.group is None or labels is None:
+            return
+        coded = raw.table[self._task.group].combine_chunks().dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        numbers = np.array([self._numbers.setdefault(n, len(self._numbers)) for n in names], np.int64)
+        named = coded.is_valid().to_numpy(zero_copy_only=False)
+        group = numbers[coded.indices.drop_null().to_numpy()]
+        values = labels.values[named]
+        sizes = np.zeros((len(self._numbers), 3), np.int64)
+        sizes[: len(self._sizes)] = self._sizes
+        everything = np.ones(len(values), bool)
+        for column, rows in enumerate((everything, values == self._task.positive, np.isnan(values))):
+            sizes[:, column] += np.bincount(group[rows], minlength=len(sizes))
+        self._sizes = sizes
+
+    def problems(self, path: str) -> list[Problem]:
+        """Warnings for groups with one candidate, and for groups without a right one.
+
+        There are none for built-in tasks, whose groups are what they are.
+        """
+        if TASKS.get(self._task.name) == self._task:
+            return []
+        rows, right, unlabelled = self._sizes.T
+        names = list(self._numbers)
+
+        def of(chosen: np.ndarray) -> str:
+            first = brief(names[int(chosen.argmax())])
+            return f"{int(chosen.sum()):,} of {counted(len(names), 'group')} (the first is {first})"
+
+        single, none_right = rows == 1, (right == 0) & (unlabelled == 0)
+        messages = []
+        if single.any():
+            messages.append(f"{of(single)} have one candidate, so that there is nothing to rank")
+        if none_right.any():
+            label = self._task.labels[self._task.positive]
+            messages.append(
+                f"{of(none_right)} have no candidate with the label {label!r}: nothing is learned from "
+                "them, and every ranking of them is wrong"
+            )
+        return [Problem(path, self._task.group, message, "warning") for message in messages]
+
+
+def leakage(statistics: SplitStatistics) -> list[Problem]:
+    """A warning for rows that are also in the training split, with an example."""
+    if not statistics.seen:
+        return []
+    message = (
+        f"{statistics.seen:,} rows ({statistics.seen / statistics.rows:.1%}) are also training rows, which "
+        f"inflates scores on this split; the first is {statistics.first_seen}"
+    )
+    return [Problem(statistics.path, None, message, "warning")]
+
+
+def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[Problem]:
+    """Warnings for rows that will be truncated, and for text outside the default vocabulary.
+
+    The rows of the sample are tokenized with the default tokenizer. Rows of `span` tasks are split into
+    windows and never truncated.
+
+    Args:
+        max_length: tokens kept per row, special tokens included.
+    """
+    texts = [column.combine_chunks().fill_null("") for column in split.sample.columns]
+    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in texts]
+    tokenizer = _default_tokenizer()
+    ids = [
+        np.array(text.ids, dtype=np.int64)
+        for column in columns
+        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
+    ]
+    if not any(map(len, ids)):
+        return []
+    messages = []
+    lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
+    if not task.type.predicts_spans and (lengths > max_length).any():
+        sampled = split.sample.num_rows
+        of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
+        messages.append(
+            f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
+            "will be cut to that length by the default tokenizer; a larger max_length keeps more"
+        )
+    letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
+    foreign = (letters - latin) / max(1, letters)
+    unknown = np.mean(np.concatenate(ids) == tokenizer.token_to_id("[UNK]"))
+    if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
+        messages.append(
+            f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
+            "default vocabulary, which is English: choose an encoder that was trained on this language"
+        )
+    return [Problem(split.path, None, message, "warning") for message in messages]
+
+
+def _count(columns: Sequence[pa.Array], pattern: str) -> int:
+    """How often a pattern occurs in all texts together."""
+    return sum(pc.sum(pc.count_substring_regex(column, pattern)).as_py() for column in columns)
+
+
+@functools.cache
+def _default_tokenizer() -> Tokenizer:
+    """The default teacher's tokenizer, without torch or transformers."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(embedded_encoder() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,51 @@
+"""How many rows of a split have each label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.checks.data_quality import has_soft_rows
+from tasks.task import Task
+from tasks.task_types.labels import ParsedLabels, RowProblem
+
+
+@dataclass(frozen=True)
+class Count:
+    """Number of rows with one label, one interval of scores, or (`span`) with or without an answer."""
+
+    label: str
+    rows: int
+
+
+class Balance:
+    """Rows per label. The intervals of scores without a range are known only after the last row."""
+
+    def __init__(self, task: Task, split: str):
+        self._task, self._later = task, "range" in task.type.fields and task.range is None
+        self._rows: dict[str, int] = {}
+        self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
+        self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
+
+    def add(self, labels: ParsedLabels) -> None:
+        """Add the labels of some rows."""
+        if self._later:
+            start = sum(map(len, self._scores))
+            self._scores.append(labels.values)
+            self._problems += [replace(problem, row=start + problem.row) for problem in labels.problems]
+        else:
+            self._count(labels)
+
+    def counts(self) -> tuple[Count, ...]:
+        """The counts of all rows."""
+        if self._later and len(self._scores) > 1:
+            self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
+        order = sorted(self._rows, key=self._without_label.__eq__)  # the last
+        return tuple(Count(label, self._rows[label]) for label in order)
+
+    def _count(self, labels: ParsedLabels) -> None:
+        for label, rows in self._task.type.balance(self._task, labels):
+            if label == "unlabelled" and label not in self._task.labels:
+                label = self._without_label
+            self._rows[label] = self._rows.get(label, 0) + rows

@@ -1,0 +1,44 @@
+"""Rows without labels whose texts are also validation or test rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from tasks.checks.row_hashes import RowHashes, contained, hash_rows
+from tasks.common.errors import UserError
+from tasks.data.rows import Rows
+from tasks.data.sources import DataSource
+from tasks.task import Task
+
+
+def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:
+    """A warning for each validation and test split that has texts of the rows without labels.
+
+    Args:
+        own_split: the split that the rows come from, which is not compared.
+    """
+    by_split: dict[str, np.ndarray] = {}
+    for split in source.splits(task):
+        if split in (task.train, own_split):
+            continue
+        hashes = RowHashes()
+        try:
+            for raw in source.batches(task, split):
+                hashes.add(hash_rows([raw.table[name] for name in task.columns]))
+        except UserError:  # a split that this run does not read may be invalid
+            continue
+        by_split[split] = hashes.distinct()
+    counts = Counter[str]()
+    for part in rows.parts() if by_split else ():
+        unlabelled = hash_rows(part.texts)
+        counts.update({split: int(contained(unlabelled, hashes).sum()) for split, hashes in by_split.items()})
+    warnings = []
+    for split in by_split:
+        if count := counts[split]:
+            warnings.append(
+                f"{count:,} of the {len(rows):,} rows without labels of {task.name} are also in the split "
+                f"{split}, so scores on it may be too high"
+            )
+    return warnings

@@ -1,0 +1,64 @@
+"""Checking that a table has the columns that a task needs."""
+
+from __future__ import annotations
+
+import difflib
+
+import pyarrow as pa
+
+from tasks.common.errors import UserError, shorten
+from tasks.data.raw_table import RawTable
+from tasks.task import Task
+
+
+def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
+    """The table with text columns as strings and, where rows may be unlabelled, with a label column.
+
+    Raises:
+        UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
+    """
+    table = raw.table
+    present = table.column_names
+    if table.num_columns == 0:
+        return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
+    if task.label not in table.column_names and task.may_be_unlabelled(split):
+        table = table.append_column(task.label, pa.nulls(table.num_rows, task.type.label_type))
+    soft = [task.soft_labels] if task.soft_labels and split == task.train else []
+    for name in (*task.columns, task.label, *([task.group] if task.group else []), *soft):
+        if name not in table.column_names:
+            near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
+            nearest = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UserError(
+                f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
+                hint=f"it has {shorten(present, name)}: rename one, or change the columns of the task",
+            )
+    _check_types(task, table, raw.path)
+    for name in task.columns:
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, name, _as_strings(table[name], name, raw.path))
+    return table
+
+
+def _check_types(task: Task, table: pa.Table, path: str) -> None:
+    """Check that the label and group columns have suitable types."""
+    expected = task.type.check_label_column(task, table.schema.field(task.label).type)
+    if expected and table.num_rows:
+        kind = table.schema.field(task.label).type
+        raise UserError(f"{path}: column {task.label!r} holds {kind}", expected=expected)
+    if task.group is not None:
+        kind = table.schema.field(task.group).type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise UserError(
+                f"{path}: column {task.group!r} holds {kind}", expected="one number or text per row"
+            )
+
+
+def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise UserError(f"{path}: column {name!r} holds {column.type}, not text")
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: column {name!r} is not UTF-8: {error}") from error
+    return column.cast(pa.string())

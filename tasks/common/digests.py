@@ -1,0 +1,67 @@
+"""Digests of the files that mtkd writes, to notice damage when they are read.
+
+They detect damage, not forgery: whoever changes a file can change its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.common.errors import UserError
+from tasks.common.files import is_plain_path
+from tasks.common.records import read_record, write_record
+
+DIGESTS = "digests.json"
+_WITHOUT = (DIGESTS, "README.md")  # users may edit a card
+_HINT = f"restore it from a copy; if you changed it on purpose, delete {DIGESTS} beside it"
+
+
+def quick_digest(path: Path) -> str:
+    """The XXH3 digest of a file's bytes, 128 bits; reading the file takes longer than computing it."""
+    import xxhash
+
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, xxhash.xxh3_128).hexdigest()
+
+
+def write_digests(directory: Path, *patterns: str) -> None:
+    """Write `digests.json`, with the digest of every file in a directory that users do not edit.
+
+    Args:
+        patterns: only of files that match one of them, such as "predictions/*/*.parquet".
+    """
+    matching = {file for pattern in patterns or ("**/*",) for file in directory.glob(pattern)}
+    files = sorted(file for file in matching if file.is_file() and file.name not in _WITHOUT)
+    digests = {file.relative_to(directory).as_posix(): quick_digest(file) for file in files}
+    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": digests})
+
+
+def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:
+    """Compare files with their recorded digests; a directory without digests passes.
+
+    Args:
+        names: the files to check, where recorded; None = all.
+
+    Raises:
+        UserError: a file is missing or has changed.
+    """
+    if damaged := damaged_files(directory, names):
+        raise UserError(f"{directory / damaged[0]} is missing or damaged", hint=_HINT)
+
+
+def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequence[str]:
+    """The files that are missing or have changed; see `check_digests`."""
+    if not (directory / DIGESTS).is_file():
+        return []
+    files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
+    if not isinstance(files, dict) or not all(map(is_plain_path, files)):
+        return [DIGESTS]
+    requested = files if names is None else [name for name in names if name in files]
+    return [
+        name
+        for name in requested
+        if not (directory / name).is_file() or quick_digest(directory / name) != files[name]
+    ]

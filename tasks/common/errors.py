@@ -1,0 +1,111 @@
+"""The error type for invalid usage or invalid data, and helpers for its messages."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tasks.common.urls import as_url
+
+_MOST_NAMES = 8
+
+
+class UserError(Exception):
+    """Invalid usage or invalid data.
+
+    The command line prints it without a traceback and exits with code 2.
+
+    Args:
+        problem: what is wrong, with the offending value.
+        expected: what is accepted.
+        hint: how to fix it.
+    """
+
+    def __init__(self, problem: str, *, expected: str | None = None, hint: str | None = None):
+        self.problem, self.expected, self.hint = problem, expected, hint
+        super().__init__("\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """The error as lines to print: problem, then what was expected, then the hint."""
+        lines = [self.problem]
+        if self.expected:
+            lines.append(f"  expected: {self.expected}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return [plain(line) for line in lines]
+
+
+class MtkdWarning(UserWarning):
+    """Something about data, teacher or settings that the user should know before trusting a result."""
+
+
+def plain(text: str) -> str:
+    """A text as it is shown: URLs in place of the paths of local copies, and control characters, which could
+    command a terminal, spelled out.
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
+
+
+def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
+    """The error for an unknown name; it suggests the most similar known one.
+
+    Args:
+        what: the kind of name, such as "task" or "recipe".
+        value: the name that was given.
+        known: the accepted names.
+    """
+    names = sorted(known)
+    problem = f"unknown {what} {value!r}{did_you_mean(value, names)}"
+    shown = [repr(name) if re.search(r"[\s,]", name) else name for name in names]
+    return UserError(problem, expected=shorten(shown, value), hint=hint)
+
+
+def did_you_mean(value: str, names: Sequence[str]) -> str:
+    """`(did you mean 'NAME'?)` with the most similar name, or two if equally similar; "" if there is none."""
+    ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
+    near = ends or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
+    ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
+    equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]
+    return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""
+
+
+def did_you_mean_path(path: Path) -> str:
+    """The same for a path that does not exist, with what is beside it."""
+    try:
+        beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
+    except OSError:  # no such directory, or one that cannot be read
+        return ""
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
+
+
+def a_type(value: object) -> str:
+    """The type of a value with its article: "a list", "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def brief(value: object) -> str:
+    """A value as an error shows it, whatever it is: at most 100 characters."""
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting
+        return f"{a_type(value)} that is too long to show"
+    return shown if len(shown) <= 100 else f"{shown[:90]}... ({len(shown):,} characters)"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: "1 row", "1,200 rows"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def shorten(names: Iterable[str], value: str = "") -> str:
+    """Up to 8 names for a message, those most similar to `value` first, and the number of the rest."""
+    listed = list(names)
+    near = difflib.get_close_matches(value, listed, cutoff=0.5)
+    ordered = [*near, *(name for name in listed if name not in near)]
+    remaining = len(ordered) - _MOST_NAMES
+    return ", ".join(ordered[:_MOST_NAMES]) + (f" and {remaining} more" if remaining > 0 else "")

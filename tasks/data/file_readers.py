@@ -1,0 +1,279 @@
+"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or some rows at a time."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic_core import from_json
+
+from tasks.common.errors import UserError, unknown
+from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table
+from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
+
+
+class _Collected:
+    """Rows of a file that become a table of at most `size` rows."""
+
+    def __init__(self, path: Path, size: int | None):
+        self.path, self.size = shown(path), size
+        self.names: list[str] | None = None
+        self.bad: list[UnreadableLine] = []
+        self.tables = 0
+        self._rows: list[Sequence[Any]] = []
+        self._lines: list[int] = []
+
+    def add(self, row: Sequence[Any], line: int) -> bool:
+        """Add a row; returns True if the table is full."""
+        self._rows.append(row)
+        self._lines.append(line)
+        return len(self._rows) == self.size
+
+    def table(self) -> RawTable:
+        """The table of the rows so far, which are then dropped."""
+        width = len(self.names or [])
+        if any(len(row) < width for row in self._rows):
+            self._rows = [[*row, *[None] * (width - len(row))] for row in self._rows]
+        table = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
+        if self.size is not None:
+            table = replace(table, rows=self._rows)
+        self._rows, self._lines, self.bad[:] = [], [], []
+        self.tables += 1
+        return table
+
+    def rest(self) -> Iterator[RawTable]:
+        """The table of the last rows; an empty one only if the file has no rows at all."""
+        if self._rows or self.bad or not self.tables:
+            yield self.table()
+
+
+def _delimited_batches(collected: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
+    """Tables of the rows (line, fields) of a file whose first row is its header."""
+    for line, fields in rows:
+        if collected.names is None:
+            check_header(collected.path, fields)
+            collected.names = fields
+        elif len(fields) != len(collected.names):
+            message = f"{len(fields)} fields, but the header has {len(collected.names)}"
+            collected.bad.append(UnreadableLine(line, message))
+        elif collected.add(fields, line):
+            yield collected.table()
+    yield from collected.rest()
+
+
+def _csv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read a CSV file with a header, whatever its delimiter; quoted fields may span lines."""
+    collected = _Collected(path, size)
+    return _delimited_batches(collected, _csv_rows(path, texts, collected.bad))
+
+
+def _csv_rows(path: Path, texts: Sequence[str], bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
+    lines = text_lines(path, bad, "", legacy=True)
+    header = next(lines, "")
+    delimiter = delimiter_of(header, texts)
+    reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for fields in reader:
+            if fields:  # not a blank line
+                yield start, fields
+            start = reader.line_num + 1
+    except csv.Error as error:
+        bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
+
+
+def _tsv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read tab-separated lines with a header, in which quotes have no special meaning."""
+    collected = _Collected(path, size)
+    return _delimited_batches(collected, _tsv_rows(path, collected.bad))
+
+
+def _tsv_rows(path: Path, bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
+    blank = 0  # lines; those at the end of the file do not count
+    for number, line in enumerate(text_lines(path, bad, "\n", legacy=True), start=1):
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not line:
+            blank += 1
+            continue
+        yield from ((number - lines_ago, [""]) for lines_ago in range(blank, 0, -1))
+        blank = 0
+        yield number, line.split("\t")
+
+
+def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read one JSON object per line; a field that a line lacks is null.
+
+    A table has a column for each field up to its last line, so later tables may have more columns.
+    """
+    collected = _Collected(path, size)
+    names: dict[str, None] = {}  # those of `collected`, in order
+    for number, line in enumerate(text_lines(path, collected.bad, "\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = from_json(line)
+        except ValueError as error:
+            reason = str(error).replace(" at line 1 column", " at column")
+            other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
+            collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
+            continue
+        problem = _fields_problem(record, names, texts)
+        if problem:
+            collected.bad.append(UnreadableLine(number, problem))
+            continue
+        if record.keys() - names.keys():
+            names.update(dict.fromkeys(record))
+            collected.names = list(names)
+        if collected.add([record.get(name) for name in names], number):
+            yield collected.table()
+    yield from collected.rest()
+
+
+def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -> str | None:
+    """The problem of one JSON line, given the fields of the lines before and the text columns; or None."""
+    if not isinstance(record, dict) or not record:
+        return "not a JSON object with fields"
+    extra = [name for name in record if name not in names]
+    if names and len(names) + len(extra) > _MOST_FIELDS:
+        return f"the field {extra[0]!r} is one too many: the lines have more than {_MOST_FIELDS:,} fields"
+    for name in texts:
+        value = record.get(name)
+        if value is not None and not is_text(value):
+            return f"the field {name!r} is {json.dumps(value)[:40]}, not text"
+    return None
+
+
+def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
+    """Read one or more parquet shards as one table with the path `label`.
+
+    Raises:
+        UserError: a file is not parquet, or the shards have different columns.
+    """
+    try:
+        tables = [pq.read_table(path, partitioning=None) for path in paths]
+        check_header(label, tables[0].column_names)
+        return RawTable(pa.concat_tables(tables).replace_schema_metadata(None), label)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {label} as parquet: {error}") from error
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A parquet file for `iter_batches`; by default, pyarrow would keep all that it has read so far."""
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
+
+
+def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read a parquet file, `size` rows at a time."""
+    first = 0
+    try:
+        with open_parquet(path) as file:
+            check_header(path, file.schema_arrow.names)
+            empty = file.schema_arrow.empty_table()
+            batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
+            for table in map(pa.Table.from_batches, ([batch] for batch in batches)):
+                yield RawTable(table.replace_schema_metadata(None), str(path), first=first)
+                first += table.num_rows
+        if not first:
+            yield RawTable(empty, str(path))
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {path} as parquet: {error}") from error
+
+
+_MOST_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
+_Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
+READERS: dict[str, _Batches] = {
+    ".parquet": _parquet_batches,
+    ".jsonl": _jsonl_batches,
+    ".json-lines": _jsonl_batches,
+    ".csv": _csv_batches,
+    ".tsv": _tsv_batches,
+}
+BATCH = 50_000  # rows read at once
+
+
+def suffix_of(path: Path) -> str | None:
+    """The suffix that names the format of a file: ".csv" of "rows.csv" and "rows.csv.gz"; None if unknown."""
+    name = path.name.lower()
+    packed = name.endswith(".gz")
+    suffix = Path(name.removesuffix(".gz")).suffix
+    return suffix if suffix in READERS and not (packed and suffix == ".parquet") else None
+
+
+def _format(path: Path) -> str:
+    if (suffix := suffix_of(path)) is None:
+        hint = "write one JSON object per line, into a file whose name ends in .jsonl"
+        is_json = path.name.lower().removesuffix(".gz").endswith(".json")
+        raise unknown("kind of data file", path.suffix or path.name, READERS, hint=hint if is_json else None)
+    return suffix
+
+
+def read_file(path: Path, texts: Sequence[str]) -> RawTable:
+    """Read one file in the format that its suffix names.
+
+    Args:
+        texts: the columns whose values must be text.
+
+    Raises:
+        UserError: unknown suffix, or a file that cannot be read at all.
+    """
+    suffix = _format(path)
+    return (
+        read_parquet([path], str(path)) if suffix == ".parquet" else next(READERS[suffix](path, texts, None))
+    )
+
+
+def read_batches(
+    path: Path, texts: Sequence[str], size: int | None = None, suffix: str | None = None
+) -> Iterator[RawTable]:
+    """Read one file like `read_file`, in tables of up to `size` rows, each when it is asked for.
+
+    Args:
+        path: `tasks.data.text_lines.STANDARD` is standard input.
+        size: None = 50,000.
+        suffix: the format, if the file's own suffix does not name it.
+
+    Raises:
+        UserError: as for `read_file`, when the iterator gets there.
+    """
+    yield from READERS[suffix or _format(path)](path, texts, size or BATCH)
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of a split; calling it reads them.
+
+    Attributes:
+        paths: a file, or parquet shards that are read as if they were one file with the path `label`.
+        texts: the columns whose values must be text.
+    """
+
+    paths: Sequence[Path]
+    texts: Sequence[str]
+    label: str | None = None
+
+    @property
+    def display_path(self) -> str:
+        """The file or the pattern of the shards, as messages name it."""
+        return self.label or str(self.paths[0])
+
+    def __call__(self, whole: bool) -> Iterator[RawTable]:
+        """The rows, some at a time, or all in one table."""
+        if whole:
+            yield (
+                read_file(self.paths[0], self.texts)
+                if self.label is None
+                else read_parquet(self.paths, self.label)
+            )
+            return
+        first = 0
+        for path in self.paths:
+            for raw in read_batches(path, self.texts):
+                yield replace(raw, path=self.label or raw.path, first=first)
+                first += raw.table.num_rows

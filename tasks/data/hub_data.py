@@ -1,0 +1,100 @@
+"""Rows from the Hugging Face hub. If the hub cannot be reached, this fails fast instead of retrying."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tasks.common.errors import UserError
+
+_PROBE_SECONDS = 5.0
+
+
+def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
+    """Load one split from the local cache or the hub.
+
+    Raises:
+        UserError: there is no such split, or the hub cannot be reached and the data set is not cached.
+    """
+    import datasets
+
+    advice = "pass `data=DIR` with the files, or `data=pocket`"
+    name = f"{dataset} ({configuration or 'default'}, {split})"
+    try:
+        with _offline_if_unreachable(dataset):
+            rows = datasets.load_dataset(dataset, configuration, split=split)
+        return rows.with_format("arrow")[:]
+    except ConnectionError as error:
+        raise UserError(
+            f"the Hugging Face hub cannot be reached, and {name} is not in its local cache: {error}",
+            hint=f"connect to the network, or {advice}",
+        ) from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(f"cannot load {name} from the Hugging Face hub: {error}", hint=advice) from error
+
+
+@contextlib.contextmanager
+def _offline_if_unreachable(dataset: str) -> Iterator[None]:
+    """Put `datasets` into offline mode (cache only) inside the block if the hub does not respond.
+
+    In online mode `datasets` retries six times, with growing pauses, before it looks at its cache.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    offline = any(before) or not _hub_responds(dataset)
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = offline
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+@functools.cache
+def _hub_responds(dataset: str) -> bool:
+    """True if the hub responds to one short request; checked once per process."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().dataset_info(dataset, timeout=_PROBE_SECONDS)
+    except HfHubHTTPError:
+        return True
+    except Exception:  # the HTTP client's own classes differ between versions of the hub client
+        return False
+    return True
+
+
+def fetch_splits(name: str) -> dict[str, tuple[pa.Table, dict[str, list[str]]]]:
+    """All splits of a data set, `NAME` or `NAME:CONFIGURATION`: its rows, and class names by column.
+
+    Raises:
+        UserError: there is no such data set, or the hub cannot be reached and it is not cached.
+    """
+    import datasets
+
+    dataset, _, configuration = name.partition(":")
+    advice = "`NAME:CONFIGURATION` names one of several configurations; or pass files"
+    try:
+        with _offline_if_unreachable(dataset):
+            loaded = datasets.load_dataset(dataset, configuration or None)
+    except ConnectionError as error:
+        raise UserError(
+            f"there is no file {name!r}, and the Hugging Face hub cannot be reached: {error}",
+            hint="check the path, or connect to the network",
+        ) from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(
+            f"there is no file {name!r}, and no such data set on the hub: {error}", hint=advice
+        ) from error
+    return {
+        str(split): (
+            rows.with_format("arrow")[:],
+            {key: kind.names for key, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)},
+        )
+        for split, rows in loaded.items()
+    }

@@ -1,0 +1,47 @@
+"""Error messages for rows that a data source does not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tasks.common.errors import UserError
+from tasks.task import Task
+
+_USUAL_NAMES = {"val": "validation", "dev": "validation", "eval": "validation", "training": "train"}
+
+
+def similar_split(split: str, names: Iterable[str]) -> str | None:
+    """The name among `names` that someone may have given to the split, such as "dev" for "validation"."""
+    present = list(names)
+    usual = [name for name in present if _USUAL_NAMES.get(name.lower()) == split]
+    return next(iter(usual or difflib.get_close_matches(split, present, n=1)), None)
+
+
+def similar_name(name: str, splits: Iterable[str]) -> str | None:
+    """The split among `splits` that a name may stand for, such as "validation" for "dev"."""
+    present = list(splits)
+    usual = _USUAL_NAMES.get(name.lower())
+    return usual if usual in present else next(iter(difflib.get_close_matches(name, present, n=1)), None)
+
+
+def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
+    """The error for a file that a task names but that does not exist.
+
+    Args:
+        folders: the directories in which relative paths are looked up, besides that of the task file.
+    """
+    file = Path(task.files[split])
+    beside = [Path(other).parent for other in task.files.values() if Path(other).is_absolute()]
+    directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
+    names = [entry.name for directory in directories if directory.is_dir() for entry in directory.iterdir()]
+    near = difflib.get_close_matches(file.name, names, n=1)
+    also = f" or under {' or '.join(map(str, folders))}" if folders else ""
+    return UserError(
+        f"the file {str(file)!r} of {task.name}/{split} does not exist"
+        + (f" (did you mean {str(file.with_name(near[0]))!r}?)" if near else ""),
+        expected=f"a file beside the task file{also}" if not file.is_absolute() else None,
+        hint="correct its name under [files] in the task file"
+        + ("" if folders else ", or pass the directory that holds it as `data=DIR`"),
+    )

@@ -1,0 +1,168 @@
+"""Plain text of any size, read in chunks: the training data of task-agnostic recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic_core import from_json
+
+from tasks.common.errors import UserError, brief, unknown
+from tasks.common.sha256 import digest_bytes
+from tasks.data.file_readers import open_parquet
+from tasks.data.raw_table import check_header
+from tasks.data.text_lines import bounded, opened
+from tasks.task import Task
+
+TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
+TEXTS_PER_CHUNK = 4096
+_FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
+_EDGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PlacedText:
+    """A text (possibly blank) with its file, its number in that file from 0, and its title ("" = none)."""
+
+    text: str
+    file: Path
+    number: int
+    title: str
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Files of plain text: one text per line (.txt), row (.parquet) or JSON object (.jsonl).
+
+    Attributes:
+        paths: the files, in reading order.
+        column: the column or key that holds the text.
+    """
+
+    paths: tuple[Path, ...]
+    column: str = "text"
+
+    @staticmethod
+    def open(path: Path, column: str = "text") -> TextFiles:
+        """The text files at `path`: one file, or all text files of a directory, sorted by name.
+
+        Raises:
+            UserError: nothing exists there, the format is not supported, or a parquet file lacks the column.
+        """
+        if not path.exists():
+            raise UserError(f"no such file or directory: {path}", expected=f"text as {', '.join(_FORMATS)}")
+        paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _readable(p))
+        if not paths or not all(map(_readable, paths)):
+            problem = "is not a text file" if path.is_file() else "contains no text files"
+            raise UserError(
+                f"{path} {problem} that can be read",
+                expected=", ".join(_FORMATS),
+                hint="convert tables to JSON lines or parquet with a column of texts",
+            )
+        for file in paths:
+            if file.suffix == ".parquet":
+                _check_column(file, column)
+        return TextFiles(tuple(paths), column)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the size and the first and last megabyte of each file."""
+        parts: list[bytes | str] = [self.column]
+        for path in self.paths:
+            size = path.stat().st_size
+            with open(path, "rb") as handle:
+                parts += [path.name, str(size), handle.read(_EDGE)]
+                handle.seek(max(0, size - _EDGE))
+                parts.append(handle.read())
+        return digest_bytes(*parts)
+
+    def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
+        """Yield the texts from number `start` on, in chunks of TEXTS_PER_CHUNK, without blank texts.
+
+        Raises:
+            UserError: a line is not UTF-8 or not JSON; names the file and line.
+        """
+        waiting: list[str] = []
+        for number, text in enumerate(text for path in self.paths for text in self._texts(path)):
+            if number < start:
+                continue
+            waiting.append(text)
+            if len(waiting) == TEXTS_PER_CHUNK:
+                yield pa.array(waiting, pa.string())
+                waiting = []
+        if waiting:
+            yield pa.array(waiting, pa.string())
+
+    def placed(self, title: str = "title") -> Iterator[PlacedText]:
+        """Yield every text with its position; `title` names a column or key with its title, if there is one.
+
+        Raises:
+            UserError: as for `chunks`.
+        """
+        for path in self.paths:
+            for number, (text, name) in enumerate(self._records(path, title)):
+                yield PlacedText(_clean(text), path, number, _clean(name))
+
+    def _texts(self, path: Path) -> Iterator[str]:
+        return (text for raw, _ in self._records(path, None) if (text := _clean(raw)))
+
+    def _records(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
+
+    def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        try:
+            with open_parquet(path) as file:
+                columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
+                for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
+                    texts = batch[self.column].to_pylist()
+                    names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
+                    yield from zip(texts, names, strict=True)
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: it is not UTF-8
+            raise UserError(f"cannot read {path} as parquet: {error}") from error
+
+    def _lines(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        objects = ".jsonl" in path.suffixes
+        with opened(path) as handle:
+            for number, raw in enumerate(bounded(handle, str(path)), 1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
+                try:
+                    record = from_json(line) if objects and line.strip() else {self.column: line}
+                    row = record[self.column], record.get(title)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise UserError(
+                        f"{path}, line {number}: not a JSON object with the key {self.column!r}",
+                        hint="pass `text_column=NAME` if the text is under another key",
+                    ) from error
+                if not isinstance(row[0], str | None):
+                    raise UserError(f"{path}, line {number}: {self.column} = {brief(row[0])} is not text")
+                yield row
+
+
+def _clean(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _readable(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(_FORMATS)
+
+
+def _check_column(path: Path, column: str) -> None:
+    """Check that a parquet file has a column of text."""
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} is not a parquet file: {error}") from error
+    check_header(path, schema.names)
+    if column not in schema.names:
+        raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column=NAME`")
+    kind = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise UserError(f"{path}: column {column!r} holds {kind}, not text")

@@ -1,0 +1,177 @@
+"""Raw rows with the line number of every row, and reading them from TSV.
+
+Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`,
+so that all of them can be reported at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.common.errors import UserError
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class UnreadableLine:
+    """A line of a file that could not be read as a row."""
+
+    line: int
+    message: str
+    level: Level = "error"
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The raw rows of one file.
+
+    Attributes:
+        table: n rows with the columns of the file.
+        path: the file, the pattern of its shards, or a name such as "pocket:rte/train".
+        lines: (n,) int64, the line at which each row starts, counted from 1; None if there are no lines.
+        bad_lines: the lines that are not in the table.
+        first: the number of rows of the file before those of the table.
+        rows: the values of each row as they were read, also of bad lines; None for parquet, and for a file
+            that was read as a whole.
+    """
+
+    table: pa.Table
+    path: str
+    lines: np.ndarray | None = None
+    bad_lines: tuple[UnreadableLine, ...] = ()
+    first: int = 0
+    rows: Sequence[Sequence[Any]] | None = None
+
+    def location(self, row: int) -> str:
+        """The location of row `row` (counted from 0), as "file:line" or "file, row number"."""
+        if self.lines is None:
+            return f"{self.path}, row {self.first + row}"
+        return f"{self.path}:{self.lines[row]}"
+
+    def parts(self, size: int) -> Iterator[RawTable]:
+        """The table in parts of up to `size` rows, without copying; the first has all bad lines."""
+        for start in range(0, max(1, self.table.num_rows), size):
+            yield replace(
+                self,
+                table=self.table.slice(start, size),
+                lines=None if self.lines is None else self.lines[start : start + size],
+                bad_lines=() if start else self.bad_lines,
+                first=self.first + start,
+            )
+
+
+def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
+    """The text of a UTF-8 file without its byte-order mark, and the lines that are not UTF-8.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return raw.decode("utf-8-sig"), []
+    except UnicodeDecodeError:
+        bad = []
+        for number, line in enumerate(raw.split(b"\n"), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"))
+        return raw.decode("utf-8-sig", errors="replace"), bad
+
+
+def make_table(
+    path: Path | str,
+    names: Sequence[str],
+    rows: list[Sequence[Any]],
+    lines: list[int],
+    bad: list[UnreadableLine],
+) -> RawTable:
+    """Make a table of rows (tuples in the order of `names`); rows on lines in `bad` are dropped."""
+    broken = {problem.line for problem in bad}
+    if broken:
+        keep = [number for number, line in enumerate(lines) if line not in broken]
+        rows, lines = [rows[number] for number in keep], [lines[number] for number in keep]
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    arrays = [_array(column) for column in columns]
+    order = sorted(bad, key=lambda problem: problem.line)
+    return RawTable(
+        pa.table(arrays, names=list(names)), str(path), np.array(lines, dtype=np.int64), tuple(order)
+    )
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    """An Arrow column; values of mixed types are converted to JSON text."""
+    if not values:
+        return pa.array([], type=pa.string())
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        texts = [value if value is None or is_text(value) else json.dumps(value) for value in values]
+        return pa.array(texts, type=pa.string())
+
+
+def is_text(value: Any) -> bool:
+    """True for a string that can be encoded as UTF-8; JSON may contain lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_header(path: Path | str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
+
+
+def read_tsv(
+    path: Path,
+    names: Sequence[str] | None = None,
+    *,
+    keep: Collection[str] | None = None,
+    skip_short: bool = False,
+) -> RawTable:
+    """Read tab-separated lines in which quotes have no special meaning.
+
+    Args:
+        names: the columns of a file without a header; None = read them from the first line.
+        keep: the columns to keep; None keeps all.
+        skip_short: treat lines with too few fields as warnings, not errors (for QQP, see
+            `tasks.data.glue_release`).
+    """
+    text, bad = read_text(path)
+    content = text.split("\n")
+    while content and content[-1] in ("", "\r"):
+        content.pop()
+    first = 1
+    if names is None:
+        names = content[0].removesuffix("\r").split("\t") if content else []
+        content, first = content[1:], 2
+    check_header(path, names)
+    kept_indices = [index for index, name in enumerate(names) if keep is None or name in keep]
+    rows: list[Sequence[Any]] = []
+    lines = []
+    for number, line in enumerate(content, start=first):
+        fields = line.removesuffix("\r").split("\t")
+        if len(fields) == len(names):
+            rows.append([fields[index] for index in kept_indices])
+            lines.append(number)
+        else:
+            level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
+            bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
+    return make_table(path, [names[index] for index in kept_indices], rows, lines, bad)

@@ -1,0 +1,117 @@
+"""Soft labels: a column with a teacher's probabilities or logits for each row, such as an LLM's predictions.
+
+A cell holds one number per label of the task, in the order of the labels, or a mapping from labels to
+numbers; as a list or a struct, or as JSON text. Tasks of scores (`regress`) have one number per row.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from tasks.common.errors import UserError, shorten
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import Rows
+from tasks.task import Task
+from tasks.task_types.labels import RowProblem, label_positions
+
+KINDS = ("probabilities", "logits")
+LEAST = 1e-4  # smaller probabilities count as this, so that every logit is finite
+_SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
+
+
+def has_soft_labels(task: Task) -> bool:
+    """True if rows of tasks of this type can have soft labels: one number per label, or one score."""
+    outputs = task.type.n_outputs(task)
+    return not task.type.predicts_spans and (
+        len(task.labels) == outputs or (outputs == 1 and not task.labels)
+    )
+
+
+def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowProblem]]:
+    """The soft labels of a split as logits, and the problems of its rows.
+
+    Probabilities become their logarithm (log-odds for several labels per row). If the task does not say what
+    the column holds, it holds probabilities if at least half of its rows have only values from 0 to 1.
+
+    Returns:
+        (n, C) float64; 0 for rows with a problem.
+    """
+    assert task.soft_labels is not None
+    size = task.type.n_outputs(task)
+    values = np.zeros((raw.table.num_rows, size))
+    problems: dict[int, str] = {}
+    for row, cell in enumerate(raw.table[task.soft_labels].to_pylist()):
+        try:
+            values[row] = _numbers(task, cell, size)
+        except ValueError as error:
+            problems[row] = str(error)
+    good = np.array([row not in problems for row in range(len(values))], bool)
+    between = np.asarray(((values >= 0) & (values <= 1)).all(1))
+    if not task.labels:
+        probabilities = False
+    elif task.soft_labels_kind is not None:
+        probabilities = task.soft_labels_kind == "probabilities"
+    else:
+        probabilities = bool(between[good].mean() >= 0.5) if good.any() else True
+    if probabilities:
+        sums = values.sum(1)
+        for row in np.flatnonzero(good & ~between).tolist():
+            problems[row] = f"{_shown(values[row])} are not probabilities; expected: values from 0 to 1"
+        if task.type.one_class:
+            for row in np.flatnonzero(good & between & (abs(sums - 1) > _SUM_TOLERANCE)).tolist():
+                problems[row] = f"{_shown(values[row])} sum to {sums[row]:.4g}; expected: 1"
+            values = values / np.where(sums > 0, sums, 1.0)[:, None]
+        values = np.clip(values, LEAST, 1.0 if task.type.one_class else 1 - LEAST)
+        values = np.log(values) if task.type.one_class else np.log(values) - np.log1p(-values)
+    row_problems = [
+        RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
+    ]
+    return values, row_problems
+
+
+def _numbers(task: Task, cell: Any, size: int) -> list[float]:
+    """The numbers of one cell; raises ValueError with a description for people."""
+    if isinstance(cell, str):
+        try:
+            cell = json.loads(cell)
+        except ValueError:
+            raise ValueError(f"{cell[:40]!r} is not JSON; expected: a list of numbers") from None
+    if cell is None:
+        raise ValueError("no soft labels; expected: a number for each label")
+    if isinstance(cell, list) and cell and isinstance(cell[0], tuple):  # a map column of Arrow
+        cell = dict(cell)
+    if isinstance(cell, dict):
+        by_label = {name: value for name, value in cell.items() if value is not None}
+        positions = label_positions(task.labels, list(by_label))
+        if None in positions or len(by_label) != size:
+            raise ValueError(f"labels {shorten(by_label)}; expected: {shorten(task.labels)}")
+        values = list(by_label.values())
+        cell = [values[position] for position in positions if position is not None]
+    numbers = cell if isinstance(cell, list) else [cell]
+    if len(numbers) != size:
+        raise ValueError(f"{len(numbers)} values; expected: {size}")
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and np.isfinite(n) for n in numbers):
+        raise ValueError(f"{str(numbers)[:60]}; expected: finite numbers")
+    return [float(number) for number in numbers]
+
+
+def _shown(values: np.ndarray) -> str:
+    return shorten([f"{value:g}" for value in values])
+
+
+def require_soft_labels(task: Task, rows: Rows) -> np.ndarray:
+    """The soft labels of training rows as logits, (n, C) float32.
+
+    Raises:
+        UserError: some of the rows have none, because they were generated.
+    """
+    if rows.soft is None:
+        raise UserError(
+            f"the task {task.name!r} learns from the soft labels in the column {task.soft_labels!r}, but "
+            "rows of the corpus have none",
+            hint=f"leave `corpus` out, or name a teacher for the task: `teacher={task.name}=DIR`",
+        )
+    return rows.soft.astype(np.float32)

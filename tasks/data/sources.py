@@ -1,0 +1,278 @@
+"""Data sources: the pocket tasks, the Hugging Face hub, and `open_data`, which opens these and others."""
+
+from __future__ import annotations
+
+import glob
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.checks.schema import fit_columns
+from tasks.common.errors import UserError, a_type, did_you_mean
+from tasks.common.remote import local, local_copy
+from tasks.common.urls import url_of
+from tasks.data import file_readers
+from tasks.data.file_readers import SplitFiles, read_batches
+from tasks.data.missing_data import missing_file
+from tasks.data.raw_table import RawTable
+from tasks.glue import TASKS
+from tasks.task import UNLABELLED, Task
+
+Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
+Read = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
+
+
+class DataSource(ABC):
+    """Provides the raw rows of tasks, with the hub's column names.
+
+    A task that names its own files is read from these, whatever the source; relative paths start at `root`.
+
+    Attributes:
+        name: "pocket", "hub" or the directory as the user wrote it.
+        root: directory of a task's own relative files; None if the source has no directory.
+    """
+
+    name: str
+    root: Path | None = None
+
+    @abstractmethod
+    def _locate(self, task: Task, split: str) -> Read | None:
+        """A function that reads one split of a task without its own files; None if the split is missing."""
+
+    def splits(self, task: Task) -> list[str]:
+        """The splits of the task that this source has."""
+        return [split for split in task.splits if self._find(task, split)]
+
+    def raw_table(self, task: Task, split: str) -> RawTable:
+        """The raw rows of a split with the task's columns, text columns as strings.
+
+        If a test split has no label column, a column of nulls is added.
+
+        Raises:
+            UserError: the split or a column is missing, or a text column does not hold text.
+        """
+        (raw,) = self.batches(task, split, whole=True)
+        return raw
+
+    def batches(self, task: Task, split: str, *, whole: bool = False) -> Iterator[RawTable]:
+        """The rows of `raw_table`, some at a time, so that a split may be larger than memory.
+
+        Args:
+            whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
+                values together decide.
+
+        Raises:
+            UserError: as for `raw_table`, when the iterator gets there.
+        """
+        read = self._find(task, split)
+        if read is None:
+            raise self.missing(task, split)
+        unknown = task.soft_labels is not None and task.soft_labels_kind is None and split == task.train
+        for raw in read(whole or unknown):
+            yield replace(raw, table=fit_columns(task, split, raw))
+
+    def table(self, task: Task, split: str) -> pa.Table:
+        """The rows of `raw_table` as an Arrow table."""
+        return self.raw_table(task, split).table
+
+    def split_files(self, task: Task, split: str) -> SplitFiles | None:
+        """The files that hold a split; None if it is missing, or made from something else than such files."""
+        read = self._find(task, split)
+        return read if isinstance(read, SplitFiles) else None
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        """A function that reads the rows without labels of a task, some at a time; None if there are none.
+
+        Args:
+            named: True if they were asked for; the pocket tasks have such rows only then.
+        """
+        if task.unlabelled:
+            paths = matching_files(task.unlabelled, self.root)
+            return partial(read_all_batches, paths, task) if paths else None
+        read = self._locate(task, UNLABELLED)
+        return None if read is None else partial(read, False)
+
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that this source does not have."""
+        if split in task.files:
+            return missing_file(task, split, self._folders())
+        present = self.splits(task)
+        return UserError(
+            f"no split {split!r} of task {task.name!r} in {self.name!r}",
+            expected=f"one of {', '.join(present)}" if present else None,
+            hint=self._search_hint(task, split),
+        )
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        named = "TASK.toml" if task.files else task.name
+        return f"`mtkd data check --data {self.name} --tasks {named}` lists all problems"
+
+    def _folders(self) -> list[Path]:
+        """The directories in which a task's own relative files are looked up."""
+        return [self.root] if self.root else []
+
+    def _find(self, task: Task, split: str) -> Read | None:
+        if not task.files:
+            read = self._locate(task, split)
+            if read is None and task.trained_on and split == task.train:
+                read = self._locate(TASKS[task.trained_on], split)
+            return read
+        if split not in task.files:
+            return None
+        file = local(task.files[split])
+        path = (self.root or Path()) / file
+        usable = path.is_file() and (self.root is not None or Path(file).is_absolute())
+        return SplitFiles([path], task.columns) if usable else None
+
+    def _search_hint(self, task: Task, split: str) -> str:
+        if task.files:
+            return f"name the file of the split {split!r} under [files] in the task file"
+        return "choose another task, or another `data`: pocket, hub or a directory"
+
+
+class PocketSource(DataSource):
+    """The built-in pocket tasks, written by a seeded generator."""
+
+    name = "pocket"
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        from tasks.pocket import POCKET_SPLITS
+
+        name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
+        return None if name is None else self._generated(name, split)
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        from tasks.pocket import has_unlabelled
+
+        name = next(filter(has_unlabelled, known_as(task)), None) if named else None
+        if name is None:
+            return super().unlabelled(task)
+        return partial(self._generated(name, UNLABELLED), False)
+
+    def _generated(self, name: str, split: str) -> Read:
+        from tasks.pocket import generate
+
+        return at_once(lambda: RawTable(generate(name, split), f"pocket:{name}/{split}"))
+
+
+class HubSource(DataSource):
+    """The official copies on the Hugging Face hub, loaded with `datasets`."""
+
+    name = "hub"
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        location = task.on_hub(split)
+        if location is None or split not in task.splits:
+            return None
+        from tasks.data.hub_data import fetch
+
+        return at_once(lambda: RawTable(fetch(*location), f"hub:{'/'.join(location)}"))
+
+
+class FilesSource(DataSource):
+    """Only the files that the tasks name themselves; the source if no data are given."""
+
+    name = "the task files"
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        return None
+
+    def _find(self, task: Task, split: str) -> Read | None:
+        if not task.files:
+            raise UserError(
+                f"the task {task.name!r} names no files of its own, so it needs data",
+                hint="choose a source of rows with `data=pocket|hub|DIR`",
+            )
+        return super()._find(task, split)
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return "`mtkd data check --tasks TASK.toml` lists all problems"
+
+
+def open_data(spec: Any) -> DataSource:
+    """Open the data source that the argument `data` names.
+
+    Args:
+        spec: "pocket", "hub", a directory or its URL, a `DataSource`, or tables in memory (task -> split ->
+            rows, see `tasks.data.tables.TableSource`); or a list of these, where each split is read from the
+            first that has it. None = only the files that the tasks name themselves.
+
+    Raises:
+        UserError: the directory does not exist, or the value is of another type.
+    """
+    if isinstance(spec, DataSource):
+        return spec
+    if spec is None:
+        return FilesSource()
+    if isinstance(spec, Mapping):
+        from tasks.data.tables import TableSource
+
+        return TableSource(spec)
+    if isinstance(spec, list | tuple):
+        from tasks.data.tables import CombinedSource
+
+        sources = [open_data(part) for part in spec]
+        if not sources:
+            raise UserError("`data` is an empty list", expected="pocket, hub or a directory")
+        return sources[0] if len(sources) == 1 else CombinedSource(sources)
+    if not isinstance(spec, str | Path):
+        raise UserError(
+            f"`data` cannot be {a_type(spec)}",
+            expected='pocket, hub, a directory, or tables such as {"rte": {"train": rows}}',
+        )
+    if spec in _SOURCES:
+        return _SOURCES[str(spec)]()
+    root = local_copy(url) if (url := url_of(spec)) else Path(spec).expanduser()
+    if not root.is_dir():
+        problem = "is a file" if root.exists() else "does not exist"
+        names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
+        near = did_you_mean(str(spec), names)
+        raise UserError(
+            f"the data directory {str(spec)!r} {problem}{near}", expected="pocket, hub or a directory"
+        )
+    from tasks.data.directory_source import DirectorySource
+
+    return DirectorySource(root)
+
+
+def _beside(path: Path) -> list[Path]:
+    """The directories beside a missing one."""
+    return [entry for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+
+
+_SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}
+
+
+def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
+    """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`."""
+    usable = [pattern for pattern in map(local, patterns) if root is not None or Path(pattern).is_absolute()]
+    return [Path(path) for pattern in usable for path in sorted(glob.glob(str((root or Path()) / pattern)))]
+
+
+def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
+    """The rows of some files, some at a time."""
+    for path in paths:
+        yield from read_batches(path, task.columns)
+
+
+def at_once(read: Callable[[], RawTable]) -> Read:
+    """A function that gives parts of a table, which is read as a whole."""
+
+    def parts(whole: bool) -> Iterator[RawTable]:
+        raw = read()
+        yield from [raw] if whole else raw.parts(file_readers.BATCH)
+
+    return parts
+
+
+def known_as(task: Task) -> list[str]:
+    """The names under which a source may have the task."""
+    shared = [task.hub[1]] if task.hub and not task.languages else []
+    return list(dict.fromkeys([task.name, *shared]))

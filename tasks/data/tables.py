@@ -1,0 +1,200 @@
+"""Data sources from objects in memory (DataFrames, data sets, Arrow tables, lists), and combined sources."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.common.errors import UserError, a_type, counted, shorten
+from tasks.data.missing_data import similar_split
+from tasks.data.raw_table import RawTable
+from tasks.data.sources import Batches, DataSource, Read, at_once
+from tasks.task import UNLABELLED, Task
+
+_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
+
+
+def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
+    """Convert rows of any common type to an Arrow table.
+
+    Args:
+        rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
+            or list of dicts; with `columns` also a list of strings (one column) or of tuples, an array or a
+            Series.
+        columns: the column names for rows that are strings or tuples.
+        what: what to call the rows in error messages.
+
+    Raises:
+        UserError: rows of another type, or of different lengths.
+    """
+    try:
+        return _convert(rows, list(columns))
+    except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"{what} cannot be read ({type(rows).__name__}): {reason}",
+            expected=f"{_TABLES} or a list of {_values(columns)}",
+        ) from error
+
+
+def _values(columns: Sequence[str]) -> str:
+    """What rows of a list can be, besides tables."""
+    if not columns:
+        return "dicts"
+    return "dicts or " + (f"tuples ({', '.join(columns)})" if len(columns) > 1 else "strings")
+
+
+def _convert(rows: Any, columns: list[str]) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if columns and (values := _column(rows)) is not None:
+        return _of_records(values, columns)
+    if hasattr(rows, "with_format"):  # datasets.Dataset
+        return rows.with_format("arrow")[:]
+    if hasattr(rows, "to_arrow"):  # polars
+        return rows.to_arrow()
+    if hasattr(rows, "iloc"):  # pandas
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Mapping):
+        return pa.table({str(name): pa.array(values) for name, values in rows.items()})
+    if isinstance(rows, str) or not isinstance(rows, Sequence):
+        raise TypeError(f"{a_type(rows)} is not a table")
+    return _of_records(rows, columns)
+
+
+def _column(rows: Any) -> list[Any] | None:
+    """The values of a single column: an array of numpy or pyarrow, or a Series; None for anything else."""
+    if isinstance(rows, pa.Array | pa.ChunkedArray):
+        return rows.to_pylist()
+    is_column = not isinstance(rows, Sequence | Mapping) and not hasattr(rows, "columns")
+    for method in ("tolist", "to_list"):
+        if is_column and hasattr(rows, method):
+            return list(getattr(rows, method)())
+    return None
+
+
+def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
+    if not rows:
+        return pa.table({name: pa.array([], pa.string()) for name in columns})
+    if all(isinstance(row, Mapping) for row in rows):
+        names = list(dict.fromkeys(str(name) for row in rows for name in row))
+        return pa.table({name: _array(name, [row.get(name) for row in rows]) for name in names})
+    if not columns:
+        raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
+    odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
+    if not isinstance(odd, str | tuple | list):
+        raise TypeError(f"row {rows.index(odd)} is {a_type(odd)}")
+    tuples = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
+    wrong = next((row for row in tuples if len(row) != len(columns)), None)
+    if wrong is not None:
+        values = f"{counted(len(wrong), 'value')} in {str(wrong)[:60]}"
+        raise ValueError(f"{values}; expected {len(columns)}: {', '.join(columns)}")
+    return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    """A column; raises TypeError with the name, and with two rows whose types do not fit together."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
+        types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in sorted(rows.items(), key=_row)[:3])
+        problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
+        raise TypeError(f"the column {name!r} {problem}") from None
+
+
+def _row(item: tuple[type, int]) -> int:
+    return item[1]
+
+
+class TableSource(DataSource):
+    """Rows in memory.
+
+    Args:
+        tables: task name -> split -> rows (see `as_table`), such as {"rte": {"train": frame}}.
+        name: the name of the source in messages and records.
+    """
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
+        self.name = name
+        self._tables: dict[str, dict[str, pa.Table]] = {}
+        for task, splits in tables.items():
+            if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
+                raise UserError(
+                    f"the data of task {task!r} cannot be {a_type(splits)}",
+                    expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
+                )
+            self._tables[task] = {
+                split: as_table(rows, what=f"{task}/{split}") for split, rows in splits.items()
+            }
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        table = self._tables.get(task.name, {}).get(split)
+        return None if table is None else at_once(lambda: RawTable(table, f"{self.name}:{task.name}/{split}"))
+
+    def _find(self, task: Task, split: str) -> Read | None:
+        """Rows in memory take precedence over a task's own files."""
+        return self._locate(task, split)
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        """Rows in memory take precedence over a task's own files."""
+        read = self._locate(task, UNLABELLED)
+        return super().unlabelled(task) if read is None else partial(read, False)
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return "mtkd.check_data(data, tasks).all_problems lists all problems"
+
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that is not in memory; it suggests which key to rename."""
+        splits = self._tables.get(task.name)
+        if splits is None:
+            near = difflib.get_close_matches(task.name, self._tables, n=1)
+            return UserError(
+                f"the data have no task {task.name!r}",
+                expected=f"a key {task.name!r}; the keys of the data are {shorten(self._tables, task.name)}",
+                hint=f"rename the key {near[0]!r} to {task.name!r}" if near else None,
+            )
+        similar = similar_split(split, splits)
+        return UserError(
+            f"the data of task {task.name!r} have no split {split!r}",
+            expected=f"a key {split!r}; the keys are {', '.join(map(repr, splits)) or 'none'}",
+            hint=f"rename the key {similar!r} to {split!r}" if similar else None,
+        )
+
+
+class CombinedSource(DataSource):
+    """Several sources; each split of a task is read from the first that has it."""
+
+    def __init__(self, sources: Sequence[DataSource]):
+        self._sources = list(sources)
+        self.name = " + ".join(source.name for source in sources)
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return f"mtkd data check lists all problems of {task.name!r}"
+
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that no source has, with the hints of all."""
+        error = super().missing(task, split)
+        hints = [hint for source in self._sources if (hint := source.missing(task, split).hint)]
+        return UserError(error.problem, expected=error.expected, hint="; ".join(dict.fromkeys(hints)))
+
+    def _folders(self) -> list[Path]:
+        return [folder for source in self._sources for folder in source._folders()]
+
+    def _locate(self, task: Task, split: str) -> Read | None:
+        return next((read for source in self._sources if (read := source._find(task, split))), None)
+
+    def _find(self, task: Task, split: str) -> Read | None:
+        return self._locate(task, split)
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        return next((read for source in self._sources if (read := source.unlabelled(task, named))), None)

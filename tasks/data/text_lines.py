@@ -1,0 +1,138 @@
+"""The lines of a text file or of standard input, in its encoding, and the delimiter of a CSV file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import gzip
+import io
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.common.errors import MtkdWarning, UserError
+from tasks.data.raw_table import UnreadableLine
+
+STANDARD = Path("-")  # standard input, or output
+_LONGEST = 1 << 26  # characters of a line
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def shown(path: Path) -> str:
+    """How messages call a file."""
+    return "standard input" if path == STANDARD else str(path)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """The bytes of a file, unpacked if its name ends in .gz, or of standard input.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        if path == STANDARD:
+            source = sys.stdin.buffer
+            yield source if hasattr(source, "peek") else io.BufferedReader(source)  # type: ignore[type-var]
+        else:
+            with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as handle:
+                yield handle
+    except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"cannot read {shown(path)}: {reason}") from error
+
+
+def bounded(handle: Any, name: str) -> Iterator[Any]:
+    """The lines of an open file, of text or bytes; raises UserError for one of more than 64 MiB."""
+    number = 0
+    while line := handle.readline(_LONGEST):
+        number += 1
+        if len(line) == _LONGEST:
+            raise UserError(f"{name}, line {number}: longer than {_LONGEST:,} characters")
+        yield line
+
+
+def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: bool = False) -> Iterator[str]:
+    """The lines of a file in UTF-8 (with or without a byte-order mark) or UTF-16, read one by one.
+
+    Args:
+        bad: lines that cannot be decoded are added to it.
+        newline: as for `open`.
+        legacy: if the first line with other characters than ASCII is not UTF-8, read the file as Windows-1252
+            (or Latin-1, for bytes without a meaning there), with a warning.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with opened(path) as handle:
+        utf16 = _utf16(handle.peek(4096))
+        text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
+        encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
+        try:
+            for number, line in enumerate(bounded(text, shown(path)), start=1):
+                if not utf16 and not line.isascii():
+                    raw = line.encode(errors="surrogateescape")
+                    if not encoding:
+                        encoding = _encoding(raw)
+                        _warn(path, number, encoding)
+                    line = _decoded(raw, encoding, number, bad)
+                yield line.removeprefix("\ufeff") if number == 1 else line
+        finally:
+            text.detach()  # standard input stays open
+
+
+def _utf16(head: bytes) -> str | None:
+    """The kind of UTF-16 that a file starts with; None if it looks like bytes of another encoding."""
+    if head[:2] in _BYTE_ORDER_MARKS:
+        return "utf-16"
+    half = len(head) // 4
+    if head[1::2].count(0) > half:
+        return "utf-16-le"
+    return "utf-16-be" if head[::2].count(0) > half else None
+
+
+def _encoding(raw: bytes) -> str:
+    for encoding in ("utf-8", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError):
+            raw.decode(encoding)
+            return encoding
+    return "latin-1"
+
+
+@functools.cache  # a file is read several times
+def _warn(path: Path, number: int, encoding: str) -> None:
+    if encoding != "utf-8":
+        warnings.warn(
+            f"{shown(path)} is not UTF-8 (line {number}): it is read as {encoding}. If letters come out "
+            "wrong, convert the file to UTF-8",
+            MtkdWarning,
+            stacklevel=3,
+        )
+
+
+def _decoded(raw: bytes, encoding: str, number: int, bad: list[UnreadableLine]) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding == "utf-8":
+            byte = raw[error.start]
+            bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"))
+            return raw.decode(errors="replace")
+        return raw.decode("latin-1")
+
+
+def delimiter_of(header: str, columns: Sequence[str]) -> str:
+    """The delimiter of a CSV file with this first line: a comma, semicolon, tab or pipe.
+
+    It is the one that finds most of the wanted columns, then the one that finds most columns.
+    """
+
+    def columns_found(delimiter: str) -> tuple[int, int]:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+        return len(set(names) & set(columns)), len(names)
+
+    return max(",;\t|", key=columns_found)

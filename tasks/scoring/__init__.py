@@ -1,0 +1,1 @@
+"""Metrics, and the predictions that they score."""

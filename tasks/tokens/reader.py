@@ -1,0 +1,103 @@
+"""How a model reads rows: as one sequence or as separate texts, truncated or cut into windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tasks.common.errors import UserError
+from tasks.data.rows import Rows
+from tasks.tokens.ragged import RaggedArray
+from tasks.tokens.span_windows import cut_windows
+from tasks.tokens.token_layout import Layout
+from tasks.tokens.tokeniser import Tokeniser
+
+InputFormat = Literal["joined", "side-by-side", "separate"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one model reads rows.
+
+    Attributes:
+        tokeniser: the model's tokeniser.
+        input_format: "joined": [CLS] a [SEP] b [SEP], truncated longest text first as in transformers;
+            "side-by-side": [CLS] a [SEP] [CLS] b [SEP], truncated likewise, for a model in which neither text
+            attends to the other; "separate": each text by itself without special tokens, an empty one as one
+            unknown token.
+        max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
+            text.
+        stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
+
+    Raises:
+        UserError: `max_length` leaves no room for a token of each text.
+    """
+
+    tokeniser: Tokeniser
+    input_format: InputFormat
+    max_length: int
+    stride: int = 128
+
+    def __post_init__(self) -> None:
+        least = 1 if self.input_format == "separate" else self.layout(2).n_specials + 2
+        if self.max_length < least:
+            raise UserError(f"max_length {self.max_length} is too short", expected=f"{least} or more")
+
+    def layout(self, n_texts: int) -> Layout:
+        """The special tokens around the texts of a row, which form one sequence."""
+        if n_texts == 2 and self.input_format == "side-by-side":
+            return self.tokeniser.layout(1).beside()
+        return self.tokeniser.layout(n_texts)
+
+    def rows(self, rows: Rows) -> Rows:
+        """Cut examples of `span` tasks into windows; return other rows unchanged.
+
+        Raises:
+            UserError: the rows belong to a span task, and the model does not read both texts together.
+        """
+        if rows.answers is None or rows.windows is not None:
+            return rows
+        if self.input_format != "joined":
+            raise UserError(
+                f"task {rows.task!r} has answers inside the context, but this model reads question and "
+                "context each by itself",
+                hint="use a Transformer for span tasks (`student.kind=transformer`) that is not a bi-encoder",
+            )
+        return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
+
+    def reads_like(self, other: Reader) -> bool:
+        """True if both readers produce the same inputs from the same rows."""
+        return (self.tokeniser.digest, self.input_format, self.max_length) == (
+            other.tokeniser.digest,
+            other.input_format,
+            other.max_length,
+        )
+
+    def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
+        """(n,) tokens per row after truncation, special tokens included; rows are grouped by this length."""
+        return self.sequence_lengths(texts).sum(1)
+
+    def sequence_lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
+        """(n, k) tokens of the sequences of each row: one, or one per text if texts are read separately."""
+        lengths = self.kept(tuple(text.lengths for text in texts))
+        if self.input_format == "separate":
+            return np.stack(lengths, 1)
+        return np.sum(lengths, axis=0)[:, None] + self.layout(len(texts)).n_specials
+
+    def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
+        if self.input_format == "separate":
+            return tuple(np.clip(length, 1, self.max_length) for length in lengths)
+        room = self.max_length - self.layout(len(lengths)).n_specials
+        if len(lengths) == 1:
+            return (np.minimum(lengths[0], room),)
+        first, second = lengths
+        fits = first + second <= room
+        short = np.minimum(np.minimum(first, second), room // 2)
+        ordered = first <= second
+        return (
+            np.where(fits, first, np.where(ordered, short, room - short)),
+            np.where(fits, second, np.where(ordered, room - short, short)),
+        )

@@ -1,0 +1,629 @@
+"""Grids: what they run, what a failed cell does, going on, and the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import pytest
+
+from mtkd.api.grid_runs import compare, plan_grid
+from mtkd.cli.main import cli
+from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
+from mtkd.evaluation.scoring import read_predictions
+from mtkd.grids import grid_names, load_grid
+from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
+from mtkd.jobs.grid.compare_table import Row, Table
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job
+from mtkd.jobs.grid.grid_plan import plan_runs
+from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.recipes import load_settings, parse_set
+from mtkd.training.interrupts import PARENT
+from tasks.common.errors import UserError
+
+GRID = """
+title = "Heads"
+recipe = "mlkd-bert-4"
+tasks = ["rte"]
+
+[set]
+"student.max_length" = 24
+"student.transformer.layers" = 2
+"student.transformer.hidden_size" = 12
+"student.transformer.intermediate_size" = 16
+
+[cells.two]
+set = { "student.transformer.heads" = 2 }
+
+[cells.broken]
+set = { "student.transformer.heads" = 2, "terms.mha.relation_heads" = 5 }
+
+[bench]
+seq_len = 16
+batches = [2]
+rounds = 1
+"""
+HERE = GridInputs(
+    "pocket",
+    "teach/{task}",
+    Path("out"),
+    Path("text.txt"),
+    "encoder",
+    limit=9,
+    corpus="copies/{task}",
+)
+
+
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+    def wait(self) -> int:
+        return self.code
+
+    def terminate(self) -> None:
+        pass
+
+
+@pytest.fixture
+def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines of the runs that a comparison starts; each runs in a forked process."""
+    commands: list[list[str]] = []
+    one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
+    real_popen = subprocess.Popen
+
+    def popen(words: list[str], *given: Any, **options: Any) -> Any:
+        if words[:3] == [sys.executable, "-m", "mtkd.cli.main"]:
+            return run(words, **options)
+        return real_popen(words, *given, **options)  # matplotlib lists the fonts when first used on a machine
+
+    def run(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
+        assert stderr == subprocess.STDOUT
+        assert stat.S_ISFIFO(os.fstat(stdin).st_mode) and env[PARENT]
+        with one_at_a_time:
+            commands.append(words)
+            answered = processes.run(*words[3:])
+        stdout.write(answered.out + answered.err)
+        return Ended(answered.code)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
+    monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
+    return commands
+
+
+def words_of(file: Path, out: Path, *given: object) -> list[object]:
+    words = ["compare", file, "--data", "pocket", *given, "--out", out]
+    return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
+
+
+@pytest.mark.slow(reason="a process per cell of the grid")
+def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(GRID, encoding="utf-8")
+    words = words_of(file, out, "--teacher", tiny_teacher)
+    first = mtkd(*words, "--columns", "all")
+    assert first.code == 1, "a cell failed"
+    assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
+    assert "rte acc" in first.out and "the best `train.metric`" in first.out
+    found = json.loads((out / "compare.json").read_text())
+    two, broken, constant, *encoder = found["rows"]
+    assert two["scores"]["rte"][0] > 0 and two["speed"] == {"2": 1.0} and two["parameters"] > 0
+    assert (
+        two["steps"] == [4] and two["kept"] == "best" and two["metrics"] == {"rte acc": two["scores"]["rte"]}
+    )
+    assert broken["scores"] == {} and broken["average"] is None
+    assert [row["name"] for row in (constant, *encoder)] == [CONSTANT, LINEAR, COSINE]
+    assert all(row["differences"]["rte"]["reference"] == two["mean"]["rte"] for row in (constant, *encoder))
+    written = read_predictions(out / "runs/two/rte-0/predictions")["rte"]["validation"]
+    assert (written.labels == written.predictions).mean() == pytest.approx(two["mean"]["rte"])
+    assert len(list((out / "features").glob("*.safetensors"))) == 4, (
+        "two texts of training and validation rows"
+    )
+    assert "| two | " in (out / "compare.md").read_text()
+
+    file.write_text(GRID.replace(', "terms.mha.relation_heads" = 5', ""), encoding="utf-8")
+    started.clear()
+    again = mtkd(*words)
+    assert again.code == 0, again.out + again.err
+    assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"
+    rows = json.loads((out / "compare.json").read_text())["rows"]
+    table = (out / "compare.md").read_text()
+    other = mtkd(*words, "--set", "train.lr=1e-3")
+    assert other.code == 2 and "a run with other options" in other.err and "another --out" in other.err
+    assert (out / "compare.md").read_text() == table and len(started) == 1
+    tie = rows[1]["differences"]["rte"]
+    assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
+
+
+CHAIN = """
+title = "Chain"
+recipe = "mkd-transformer"
+tasks = ["rte"]
+seeds = [0, 1]
+[set]
+"student.max_length" = 24
+"student.transformer.layers" = 2
+"student.transformer.hidden_size" = 8
+"student.transformer.heads" = 2
+"student.transformer.intermediate_size" = 8
+"student.transformer.init" = "random"
+[refine]
+set = { max_length = 24, "train.epochs" = 1 }
+[cells.distilled]
+then = { recipe = "finetune", set = { learning_rates = [1e-3], "train.epochs" = 1 } }
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "distilled"
+[bench]
+seq_len = 16
+batches = [2]
+rounds = 1
+"""
+
+
+@pytest.mark.slow(reason="a process per cell of the grid")
+def test_two_at_a_time_and_an_interruption_change_nothing(
+    mtkd: Callable,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    started: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "grid.toml").write_text(CHAIN, encoding="utf-8")
+
+    def table() -> list[dict[str, Any]]:
+        rows = json.loads((tmp_path / "out/compare.json").read_text())["rows"]
+        for row in rows:
+            for cost in ("seconds", "speed", "ms", "gpu_speed", "gpu_ms"):
+                row.pop(cost)
+        return rows
+
+    words = words_of(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
+    assert mtkd(*words, "--jobs", 2).code == 0
+    assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
+    rows = table()
+    assert [row["name"] for row in rows] == ["teacher", "distilled", "labels", CONSTANT, LINEAR, COSINE]
+    distilled, labels = rows[1:3]
+    steps = json.loads((tmp_path / "out/runs/distilled/rte-0/run.json").read_text())["training"]["steps"]
+    assert labels["steps"] == [steps, steps] == [4, 4] and distilled["steps"] > labels["steps"]
+
+    # All runs of one seed once more, one after the other, and with an interruption.
+    popen = subprocess.Popen
+    started.clear()
+    for place in [tmp_path / "out/compare.json", *(tmp_path / "out/runs").glob("*/*-1*")]:
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        return Ended(143) if len(started) == 2 else popen(*given, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    assert mtkd(*words).code == 130 and not (tmp_path / "out/compare.json").exists()
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert mtkd(*words).code == 0 and len(started) == 3, "what was finished is not run again"
+    assert table() == rows
+
+
+def test_a_command_ends_with_the_comparison_that_started_it() -> None:
+    code = "from mtkd.training.interrupts import die_with_parent as d; d(); print('up', flush=True)"
+    words = [sys.executable, "-c", f"{code}; __import__('time').sleep(99)"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4]), PARENT: "1"}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=environment, **streams) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n" and process.poll() is None
+        process.stdin.close()
+        assert process.wait(60) == -signal.SIGKILL
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let every command be this Python code, with the words of the command as its arguments."""
+    popen = subprocess.Popen
+
+    def start(words: list[str], **more: Any) -> Any:
+        return popen([sys.executable, "-c", code, *words[3:]], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+
+
+MEET = """
+import os, pathlib, sys, time
+here = pathlib.Path(sys.argv[1])
+(here / sys.argv[2]).write_text(os.environ["OMP_NUM_THREADS"])
+if sys.argv[2] == "bad":
+    sys.exit("error: bad luck")
+deadline = time.monotonic() + 60
+while not (here / "a").exists() or not (here / "b").exists():
+    assert time.monotonic() < deadline, "the other one never started"
+    time.sleep(0.01)
+"""
+
+
+def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MEET)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 6)
+    bad, a, b = (Job((str(tmp_path), name), tmp_path / "runs" / name) for name in ("bad", "a", "b"))
+    late = Job((str(tmp_path), "late"), tmp_path / "runs/late", (a, b))
+    never = Job((str(tmp_path), "never"), tmp_path / "runs/never", (bad,))
+    said: list[str] = []
+    broken = run_jobs([bad, never, late, a, b, a], 2, said.append)
+    assert broken == {bad.out: "error: bad luck", never.out: "error: bad luck"}
+    assert [line.split()[-1] for line in said if line.startswith("[")] == ["bad", "a", "b", "late"]
+    assert (tmp_path / "a").read_text() == "3", "half of the threads each"
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_teacher_of_another_task_is_refused_before_the_first_run(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(GRID.replace('"rte"', '"cola"'), encoding="utf-8")
+    done = mtkd(*words_of(file, out, "--teacher", tiny_teacher))
+    assert done.code == 2 and "has no head for the task 'cola'" in done.err
+    assert not started and not out.exists()
+
+
+def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("seedz = [0]\n" + GRID, encoding="utf-8")
+    with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
+        load_grid(str(tmp_path / "gridd.toml"), {}, {})
+    with pytest.raises(UserError, match=r"(?s)'seedz' \(did you mean 'seeds'\?\).*docs/compare\.md"):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+    with pytest.raises(
+        UserError, match=r"there is no grid 'mlkd-table-77' \(did you mean 'mlkd-table-7'\?\)"
+    ):
+        load_grid("mlkd-table-77", {}, {})
+
+
+def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "started"
+    stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
+
+    start = time.monotonic()
+
+    def kill() -> None:
+        while not file.exists() and time.monotonic() - start < 60:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(SystemExit) as left:
+        run_jobs([Job(("x",), tmp_path / "runs/x")], 1, print)
+    assert left.value.code == 143 and time.monotonic() - start < 300
+
+
+@pytest.mark.parametrize("name", grid_names())
+def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
+    first = load_grid(name, {}, {}).tasks[0]
+    grid = load_grid(name, {"tasks": [first], "seeds": [1]}, {})
+    planned = plan_runs(grid, replace(HERE, out=tmp_path / "out"))
+    runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
+    assert len(planned) == runs * len(grid.seeds)
+    assert len({run.jobs[-1].out for run in planned}) == len(planned)
+
+    words = ["compare", name, "--dry-run", "--data", "pocket", "--limit", 9, "--out", tmp_path / "out"]
+    words += ["--tasks", first, "--seeds", 1]
+    words += ["--teacher", HERE.teacher, "--corpus", HERE.corpus]
+    words += ["--encoder", "encoder", "--text", "text.txt"]
+    printed = mtkd(*words)
+    assert printed.code == 0, printed.err
+    commands = [shlex.split(line) for line in printed.out.splitlines()]
+    assert len(commands) == len({job.out for run in planned for job in run.jobs})
+    assert not (tmp_path / "out").exists()
+    for program, command, *given in commands[:: 1 + len(commands) // 40]:  # load_grid checked all settings
+        parsed = cli.get_command(click.Context(cli), command).make_context(command, given).params
+        task = parsed.get("task") or parsed.get("tasks") or ""
+        assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
+
+
+def test_a_grid_as_commands() -> None:
+    changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
+    grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
+    run = plan_runs(grid, HERE)[1]
+    first, last = run.jobs
+    assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
+    assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
+    assert "terms.relation.relation_heads=6" in first.words and "train.epochs=2" not in first.words
+    assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
+    assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
+    assert plan_runs(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
+
+
+def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
+    first = "[first]\nrecipe = 'minilm-6'\nset = {'train.steps' = 5, 'train.lr' = 1e-3}\n"
+    cells = {
+        "as the grid": "",
+        "another rate": "first = {recipe = 'minilm-6', set = {'train.lr' = 1e-4}}",
+        "another recipe": "first = 'minilmv2-6x384'",
+        "none": "first = false",
+        "a teacher": "recipe = 'refine'",
+    }
+    toml = "".join(f"[cells.'{name}']\n{lines}\n" for name, lines in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    starts = {run.cell: run.jobs[0].words[1:2] + run.jobs[0].words[8:] for run in plan_runs(grid, HERE)}
+    same, rate = "train.steps=5", "train.lr=0.001"
+    assert starts["as the grid"] == ("minilm-6", "--set", same, "--set", rate, *starts["as the grid"][-2:])
+    assert starts["another rate"][:5] == ("minilm-6", "--set", same, "--set", "train.lr=0.0001")
+    assert starts["another recipe"][:2] == ("minilmv2-6x384", "--out")
+    runs = {run.cell: len(run.jobs) for run in plan_runs(grid, HERE)}
+    assert runs == dict.fromkeys(cells, 2) | {"none": 1, "a teacher": 1}
+
+
+def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
+    given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
+    given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
+    changes = {"grid": "minilmv2-table-8", "tasks": ["sst2,cola"]}
+    grid, inputs = plan_grid(**given | changes)
+    run = plan_runs(grid, inputs)[0]
+    first, *tuned = run.jobs
+    assert run.scored == tuple(tuned) and all(job.needs == (first,) for job in tuned)
+    assert [job.words[:7] for job in tuned] == [
+        ("finetune", "--model", str(first.out), "--task", task, "--recipe", "minilmv2-finetune")
+        for task in ("sst2", "cola")
+    ]
+    with pytest.raises(UserError, match="a grid needs a teacher"):
+        plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
+    with pytest.raises(UserError, match="`teacher=runs/t`: this grid refines its own teacher"):
+        plan_grid(**given | {"grid": "scripts/grids/few_labels.toml", "tasks": [], "teacher": "runs/t"})
+
+
+def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path) -> None:
+    cells = {"none": "false", "given": "true", "own": "'questions/{task}'"}
+    toml = "".join(f"[cells.{name}]\ncorpus = {corpus}\n" for name, corpus in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    words = {run.cell: run.jobs[-1].words for run in plan_runs(grid, HERE)}
+    assert "--corpus" not in words["none"]
+    used = {name: words[name][words[name].index("--corpus") + 1] for name in ("given", "own")}
+    assert used == {"given": "copies/rte", "own": "questions/rte"}
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {}, without=["given"])
+    plan_runs(grid, replace(HERE, corpus=None))  # a cell with its own corpus needs no other
+
+
+def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
+    seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    for run in plan_runs(load_grid("mkd-table-3", {}, {}), HERE):
+        distil, *tuned = run.jobs
+        assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
+        assert [job.words[:5] for job in tuned] == [
+            ("finetune", "--model", str(distil.out), "--task", task) for task in seven
+        ]
+        assert run.scored == tuple(tuned) and len({job.out for job in tuned}) == 7
+
+
+STEPS = """
+title = "Steps"
+recipe = "mlkd-bert-4"
+tasks = ["rte,stsb"]
+reference = "labels"
+[set]
+"student.max_length" = 24
+[refine]
+encoder = "minilm"
+set = { "train.epochs" = 7 }
+[cells.distilled]
+then = "finetune"
+[cells.labels]
+set = { supervision = "labels", "train.epochs" = 9 }
+steps_of = "distilled"
+[cells."another teacher"]
+recipe = "refine"
+[cells."tuned teacher"]
+recipe = "finetune"
+"""
+
+
+def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(STEPS, encoding="utf-8")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {"train.batch_size": 8})
+    teacher, *cells = plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=7))
+    by_name = {run.cell: run for run in cells}
+    (refine,) = teacher.jobs
+    assert refine.words[0] == "refine" and {"minilm", "train.epochs=7", "rte,stsb"} <= set(refine.words)
+    assert "train.batch_size=8" not in refine.words, "settings of cells are not those of the teacher"
+
+    start, distill, *tuned = by_name["distilled"].jobs
+    assert start == refine and distill.words[distill.words.index("--teacher") + 1] == str(refine.out)
+    assert {"stages.layers.train.epochs=4", "stages.prediction.train.epochs=3"} <= set(distill.words), (
+        "7 epochs in the proportion 20 to 15"
+    )
+    assert [job.words[:5] for job in tuned] == [
+        ("finetune", "--model", str(distill.out), "--task", task) for task in ("rte", "stsb")
+    ]
+    assert by_name["distilled"].scored == tuple(tuned)
+    assert all(distill in job.needs and "--epochs" not in job.words for job in tuned)
+
+    labels = by_name["labels"].jobs[-1]
+    assert distill in labels.needs and "--epochs" not in labels.words
+    assert "train.epochs=9" not in labels.words, "it would take precedence over --steps"
+    assert labels.command[-2:] == ["--steps", f"STEPS OF {distill.out}"]
+    distill.out.mkdir(parents=True)
+    training = {"layers": {"steps": 40}, "prediction": {"steps": 2}}
+    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    assert labels.command[-2:] == ["--steps", "42"]
+
+    (other,) = by_name["another teacher"].scored
+    assert other.words[0] == "refine" and other.words[-2:] == ("--epochs", "7") and other.out != refine.out
+    assert [job.words[:3] for job in by_name["tuned teacher"].scored] == 2 * [
+        ("finetune", "--model", str(refine.out))
+    ]
+    with pytest.raises(UserError, match="less than one epoch for each stage of the cell 'distilled'"):
+        plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=1))
+
+
+def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
+    changes = {"seeds": [4, 5], "refine": {"encoder": "minilm", "seed": "each"}}
+    grid = load_grid("scripts/grids/few_labels.toml", changes, {})
+    teachers, students = plan_runs(grid, HERE)[:2], plan_runs(grid, HERE)[2:]
+    assert [run.seed for run in teachers] == [4, 5]
+    one, other = (run.jobs[0] for run in teachers)
+    assert one.out != other.out and one.words[one.words.index("--seed") + 1] == "4"
+    for run in students:
+        refine, words = run.jobs[0], run.jobs[-1].words
+        assert refine == teachers[run.seed - 4].jobs[0]
+        assert words[words.index("--teacher") + 1] == str(refine.out)
+        rows = "10000" if "distilled" in run.cell else "9"
+        assert words.count("--limit") == 1 and words[words.index("--limit") + 1] == rows
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("steps_of = 'another'\n", r"unknown cell \(steps_of\) 'another'"),
+        ("steps_of = 'distilled'\ntasks = ['rte']\n", "'distilled', which is trained on other tasks"),
+        ("then = 'mkd-lstm'\n", "cell 'x': unknown finetune recipe 'mkd-lstm'"),
+        ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
+        ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
+        ("[cells.teacher]\n", "a cell is called 'teacher'"),
+        (
+            "set = {'train.steps_per_epoch' = 9}\n",
+            "cell 'x': `steps_per_epoch=9` cannot be combined with mixing='all'",
+        ),
+    ],
+)
+def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+    with pytest.raises(UserError, match=r"unknown cell named as the reference: 'y'"):
+        load_grid("mlkd-table-8", {"reference": "y"}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("recipe = 'mlkd'", "cell 'two': unknown recipe 'mlkd'"),
+        ("[cells.two]\nset = {'terms.mha.splitz' = 2}", r"cell 'two': unknown setting 'terms.mha.splitz'"),
+        ("taks = ['rte']", "unknown setting 'taks'"),
+        ("recipe = ", "is not valid TOML"),
+    ],
+)
+def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> None:
+    whole = {"title": "''", "recipe": "'mlkd-bert-4'", "tasks": "['rte']"}
+    key = change.split(" = ")[0]
+    lines = [f"{name} = {value}" for name, value in whole.items() if name != key]
+    cells = "" if change.startswith("[cells") else "\n[cells.two]\n"
+    (tmp_path / "grid.toml").write_text("\n".join([*lines, change, cells]), encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+
+
+def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
+    row = Row(
+        "a",
+        {"rte": [0.5, 0.6], "stsb": [0.2]},
+        parameters=4_000_000,
+        steps=[1000],
+        seconds=[10.0, 20.0],
+        speed={64: 1.5},
+        ms={64: 2.0},
+    )
+    grid = load_grid("mlkd-table-8", {}, {})
+    lines = Table(grid, ["rte", "stsb"], [row, Row("b")], {}).lines()
+    assert lines == [
+        ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "1,000", "15 s", "1.50x (2.0 ms)"],
+        ["b", "-", "-", "-", "-", "-", "-", "-"],
+    ]
+    row.gpu_speed, row.gpu_ms = {64: 3.0}, {64: 0.5}
+    table = Table(grid, ["rte", "stsb"], [row], {})
+    assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
+
+
+def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
+    costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
+    scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
+    assert pareto_front(costs, scores) == ["fast", "slow"]
+    grid = load_grid("mkd-table-2", {}, {})
+    rows = [
+        Row(name, {"rte": [score / 100]}, parameters=7, seconds=[3.0], ms={64: costs[name]})
+        for name, score in scores.items()
+    ]
+    rows.append(Row(CONSTANT, {"rte": [0.4]}))
+    grid = grid.model_copy(update={"bench": grid.bench.model_copy(update={"batches": [64]})})
+    drawn = plot_table(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
+    assert drawn is not None and drawn.read_bytes().startswith(b"\x89PNG")
+    assert plot_table(Table(grid, ["rte"], rows[-1:], {}), tmp_path / "none.png") is None
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
+    job = Job(("distill", "x"), tmp_path / "run")
+    assert not job.finished
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "finished"}')
+    (tmp_path / "run.command.json").write_text('["distill", "x"]')
+    assert job.finished and not Job(("distill", "y"), tmp_path / "run").finished
+    job.require_same_command()
+    with pytest.raises(
+        UserError, match=r"run holds a run with other options: `... distill x ...`, not"
+    ) as refused:
+        Job(("distill", "y"), tmp_path / "run").require_same_command()
+    assert refused.value.hint and "another `out`" in refused.value.hint
+
+
+def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
+    grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
+    inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
+    words = plan_runs(grid, inputs)[0].jobs[-1].words
+    assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
+    assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"
+
+
+MORE = """
+title = "More text"
+recipe = "layerwise-3"
+tasks = ["rte", "sst2"]
+[refine]
+encoder = "minilm"
+[cells.distilled]
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "distilled"
+[cells."only labels"]
+set = { "terms.logits.weight" = 0, "terms.hidden" = { loss = "labels" } }
+[cells.tuned]
+recipe = "finetune"
+"""
+
+
+def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
+    files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
+    shown = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40).out.splitlines()
+    given = {"rte": "--unlabelled rte=more.csv --unlabelled rte=others.csv", "sst2": "--unlabelled sst2=test"}
+    with_them = [line for line in shown if "--unlabelled" in line]
+    assert len(shown) == 2 + 2 * 4 and len(with_them) == 2
+    for line, task in zip(with_them, ("rte", "sst2"), strict=True):
+        assert f"--tasks {task} " in line and "runs/distilled/" in line
+        assert f"{given[task]} --unlabelled-limit 40" in line
+        assert line.count("--unlabelled ") == given[task].count("--unlabelled ")
+    unknown = mtkd(*words, "--dry-run", "--unlabelled", "stsb=more.csv")
+    assert unknown.code == 2 and "--unlabelled names the task 'stsb'" in unknown.err
+    useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
+    assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
+    defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
+    paths = {"rte": [Path("a.csv"), Path("b.csv")]}
+    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
+    grid, inputs = plan_grid(**defaults | changed)
+    planned = [run.scored[0].words for run in plan_runs(grid, inputs) if run.cell == "distilled"]
+    assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]

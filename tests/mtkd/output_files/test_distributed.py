@@ -1,0 +1,37 @@
+"""Processes that share the shards of a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.output_files.distributed import ALONE, launched
+from tasks.data.corpus_reader import read_corpus
+
+
+@pytest.mark.parametrize("world", [None, "1"])
+def test_without_a_launcher_there_is_one_process(world: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    assert launched() is ALONE and ALONE.first and (ALONE.number, ALONE.count) == (0, 1)
+    ALONE.wait()
+
+
+def test_two_launched_processes_write_identical_output(
+    tmp_path: Path, processes: Any, mtkd: Callable
+) -> None:
+    words = ("augment", "mask", "--data", "pocket", "--tasks", "rte,sst2", "--limit", 40, "--copies", 3)
+    words = (*words, "--quiet", "--out")
+    assert mtkd(*words, tmp_path / "one").code == 0
+    done = processes.run(*words, tmp_path / "two", count=2)
+    assert done.code == 0, done.err
+    one, two = (
+        {file.name: file.read_bytes() for file in (tmp_path / name / "data").iterdir()}
+        for name in ("one", "two")
+    )
+    assert one == two and len(one) == 2
+    assert read_corpus(tmp_path / "one").shards == read_corpus(tmp_path / "two").shards

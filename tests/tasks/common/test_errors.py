@@ -1,0 +1,25 @@
+"""What error messages suggest and how they show names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.common.errors import did_you_mean_path, unknown
+
+
+@pytest.mark.parametrize(
+    ("requested", "suggested"),
+    [("ticket.toml", "tickets.toml"), ("other.csv", None), ("missing/tickets.toml", None)],
+)
+def test_a_missing_path_suggests_a_similar_name_beside_it(
+    requested: str, suggested: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "tickets.toml").touch()
+    shown = f" (did you mean {str(tmp_path / suggested)!r}?)" if suggested else ""
+    assert did_you_mean_path(tmp_path / requested) == shown
+
+
+def test_names_with_spaces_or_commas_are_quoted() -> None:
+    assert unknown("column", "label", [" label ", "a,b", "text"]).expected == "' label ', 'a,b', text"

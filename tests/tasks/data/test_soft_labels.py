@@ -1,0 +1,152 @@
+"""Soft labels in the data: their forms, what they become, and rows that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import expit, softmax
+
+from tasks.common.errors import UserError
+from tasks.data.loading import digest_rows, load_rows
+from tasks.data.raw_table import RawTable
+from tasks.data.soft_labels import read_soft_labels
+from tasks.data.sources import open_data
+from tasks.task import Task
+from tasks.task_names import resolve
+
+MOOD = Task("mood", "classify", ("text",), ("bad", "so-so", "good"), soft_labels="probs")
+TOPICS = Task("topics", "multilabel", ("text",), ("a", "b"), soft_labels="probs")
+SCORE = Task("score", "regress", ("text",), range=(0.0, 5.0), soft_labels="probs")
+PROBABILITIES = [[0.1, 0.2, 0.7], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]
+
+
+def read(task: Task, cells: Any, **changes: Any) -> tuple[np.ndarray, list[str]]:
+    import dataclasses
+
+    column = cells if isinstance(cells, pa.Array) else pa.array(cells)
+    found, problems = read_soft_labels(
+        dataclasses.replace(task, **changes), RawTable(pa.table({"probs": column}), "file")
+    )
+    return found, [f"{problem.row}: {problem.message}" for problem in problems]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        PROBABILITIES,
+        [json.dumps(row) for row in PROBABILITIES],
+        [dict(zip(("Good", "BAD", "so so"), (row[2], row[0], row[1]), strict=True)) for row in PROBABILITIES],
+        [
+            json.dumps(dict(zip(("bad", "so-so", "good"), row, strict=True)), indent=1)
+            for row in PROBABILITIES
+        ],
+        pa.array(
+            [list(zip(("bad", "so-so", "good"), row, strict=True)) for row in PROBABILITIES],
+            pa.map_(pa.string(), pa.float64()),
+        ),
+    ],
+)
+def test_probabilities_of_every_form(cells: Any) -> None:
+    found, problems = read(MOOD, cells)
+    assert problems == []
+    np.testing.assert_allclose(softmax(found, 1), PROBABILITIES, atol=3e-4)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[:2], np.log(PROBABILITIES[:2]), rtol=1e-12)
+
+
+def test_logits_are_recognised_or_declared() -> None:
+    logits = [[2.0, -1.0, 0.5], [0.1, 0.2, 0.7], [4.0, 0.0, -3.0]]
+    assert read(MOOD, logits)[0].tolist() == logits
+    among_them = [[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]
+    assert read(MOOD, among_them, soft_labels_kind="logits")[0].tolist() == among_them
+    _, problems = read(MOOD, logits, soft_labels_kind="probabilities")
+    assert problems == [
+        "0: 2, -1, 0.5 are not probabilities; expected: values from 0 to 1",
+        "2: 4, 0, -3 are not probabilities; expected: values from 0 to 1",
+    ]
+
+
+def test_several_labels_and_scores() -> None:
+    found, problems = read(TOPICS, [[0.9, 0.8], [0.5, 0.0]])
+    assert problems == []
+    np.testing.assert_allclose(expit(found), [[0.9, 0.8], [0.5, 0.0]], atol=2e-4)
+    assert read(SCORE, [0.5, 4.5])[0].tolist() == [[0.5], [4.5]]
+    assert read(SCORE, ["[0.5]", "4.5"])[0].tolist() == [[0.5], [4.5]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("[0.5, 0.3, 0.1]", "0.5, 0.3, 0.1 sum to 0.9; expected: 1"),
+        ("[0.6, 0.6, -0.2]", "are not probabilities"),
+        ("[0.5, 0.5]", "2 values; expected: 3"),
+        ('{"bad": 0.5, "good": 0.5}', "labels bad, good; expected: bad, so-so, good"),
+        ('{"bad": 0.5, "good": 0.5, "ugly": 0}', "labels bad, good, ugly"),
+        ("[0.5, 0.5, NaN]", "expected: finite numbers"),
+        ('[0.5, 0.5, "0"]', "expected: finite numbers"),
+        ("0.5; 0.5", "is not JSON"),
+        (None, "no soft labels"),
+    ],
+)
+def test_rows_that_are_refused(cell: str | None, message: str) -> None:
+    problems = read(MOOD, ["[0.2, 0.2, 0.6]", cell, "[1, 0, 0]"])[1]
+    assert len(problems) == 1 and problems[0].startswith("1: ") and message in problems[0]
+
+
+TOML = """
+name = "mood"
+kind = "classify"
+columns = ["text"]
+labels = ["bad", "so-so", "good"]
+soft_labels = "probs"
+
+[files]
+train = "train.csv"
+validation = "validation.jsonl"
+"""
+
+
+def write(directory: Path, rows: list[str], header: str = "text,probs") -> Task:
+    (directory / "mood.toml").write_text(TOML)
+    (directory / "train.csv").write_text("\n".join([header, *rows]) + "\n")
+    (directory / "validation.jsonl").write_text('{"text": "fine", "label": "good"}\n')
+    return resolve(str(directory / "mood.toml"))[0]
+
+
+def test_a_file_may_have_soft_labels_without_labels(tmp_path: Path) -> None:
+    task = write(tmp_path, ['sad,"[0.7, 0.2, 0.1]"', 'ok,"{""good"": 0.2, ""bad"": 0.2, ""so-so"": 0.6}"'])
+    rows = load_rows(open_data(tmp_path), task, "train")
+    assert np.isnan(rows.labels).all() and rows.soft is not None
+    np.testing.assert_allclose(np.exp(rows.soft), [[0.7, 0.2, 0.1], [0.2, 0.6, 0.2]])
+    np.testing.assert_allclose(np.exp(rows.take(np.array([1])).soft), [[0.2, 0.6, 0.2]])  # type: ignore[arg-type]
+    validation = load_rows(open_data(tmp_path), task, "validation")
+    assert validation.soft is None and validation.labels.tolist() == [2.0]
+    before = digest_rows(rows)
+    write(tmp_path, ['sad,"[0.6, 0.3, 0.1]"', 'ok,"{""good"": 0.2, ""bad"": 0.2, ""so-so"": 0.6}"'])
+    assert digest_rows(load_rows(open_data(tmp_path), task, "train")) != before
+
+
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, mtkd: Any) -> None:
+    task = write(tmp_path, ['sad,bad,"[0.7, 0.2, 0.1]"', 'ok,,"[0.7, 0.1, 0.1]"'], "text,label,probs")
+    with pytest.raises(UserError, match=r"train\.csv:3: column 'probs': .* sum to 0\.9; expected: 1"):
+        load_rows(open_data(tmp_path), task, "train")
+    checked = mtkd("data", "check", "--data", tmp_path, "--tasks", tmp_path / "mood.toml")
+    assert checked.code == 2 and "sum to 0.9" in checked.out + checked.err
+    task = write(tmp_path, ["sad,bad"], "text,label")
+    with pytest.raises(UserError, match="has no column 'probs'"):
+        load_rows(open_data(tmp_path), task, "train")
+
+
+def test_tasks_that_cannot_have_soft_labels(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text('extends = "squad"\nname = "t"\nsoft_labels = "probs"\n')
+    with pytest.raises(UserError, match="span tasks cannot have soft labels"):
+        resolve(str(file))
+    file.write_text('extends = "sst2"\nname = "t"\nsoft_labels = "probs"\nsoft_labels_kind = "odds"\n')
+    with pytest.raises(UserError, match="probabilities or logits"):
+        resolve(str(file))

@@ -1,0 +1,88 @@
+"""CSV and TSV files as other programs write them: delimiters, encodings, gzip; and lines that do not fit."""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tasks.common.errors import MtkdWarning, UserError
+from tasks.data.file_readers import read_batches, read_file, suffix_of
+from tasks.data.text_lines import delimiter_of
+
+ROWS = [("id", "text", "note"), ("1", "Müller, naïve; fine|odd", "a\tb"), ("2", "zwei\nZeilen", 'said "x"')]
+
+
+def quoted(mark: str) -> str:
+    """The rows as CSV in which everything is quoted."""
+    return "".join(mark.join('"' + cell.replace('"', '""') + '"' for cell in row) + "\r\n" for row in ROWS)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
+def test_delimiters_and_encodings_are_found(tmp_path: Path, mark: str, encoding: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(quoted(mark).encode(encoding))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", MtkdWarning)
+        raw = read_file(path, ["text"])
+    assert raw.table.to_pylist() == [dict(zip(ROWS[0], row, strict=True)) for row in ROWS[1:]]
+    assert [location for location in map(raw.location, range(2))] == [f"{path}:2", f"{path}:3"]
+    messages = [str(warning.message) for warning in said]
+    assert len(messages) == (encoding == "cp1252")
+    assert all("rows.csv is not UTF-8 (line 2): it is read as cp1252" in message for message in messages)
+
+
+def test_bytes_without_a_meaning_in_windows_1252_are_latin_1(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"text\n\x81\xe9\n\xc3\xa9\n")
+    with pytest.warns(MtkdWarning, match="as latin-1"):
+        assert read_file(tmp_path / "rows.csv", []).table["text"].to_pylist() == ["\x81é", "Ã©"]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "mark"),
+    [
+        ("text", ["text"], ","),
+        ("", [], ","),
+        ("a,b;c", [], ","),
+        ("text;a,b,c", ["text"], ";"),
+        ('"a;b;c",text', ["text"], ","),
+        ("id|premise|hypothesis", ["premise", "hypothesis"], "|"),
+    ],
+)
+def test_the_delimiter_is_the_one_that_finds_the_columns(header: str, columns: list[str], mark: str) -> None:
+    assert delimiter_of(header, columns) == mark
+
+
+def test_tab_separated_lines_keep_their_quotes(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text('a\tb\r\n"x\ty"\r\n\n1\t2\r\n\n\n', encoding="utf-8")
+    raw = read_file(tmp_path / "rows.tsv", [])
+    assert raw.table.to_pylist() == [{"a": '"x', "b": 'y"'}, {"a": "1", "b": "2"}]
+    assert [(bad.line, bad.message) for bad in raw.bad_lines] == [(3, "1 fields, but the header has 2")]
+    assert raw.lines is not None and raw.lines.tolist() == [2, 4]
+
+
+def test_a_ragged_row_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('id;text\n1;"a\nb"\n2;c;d\n3;e\n', encoding="utf-8")
+    raw = read_file(tmp_path / "rows.csv", ["text"])
+    assert [(bad.line, bad.message) for bad in raw.bad_lines] == [(4, "3 fields, but the header has 2")]
+
+
+def test_gzipped_text_is_unpacked_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"text": "x"}\n' * 50)
+    (tmp_path / "rows.jsonl.gz").write_bytes(packed)
+    sizes = [raw.table.num_rows for raw in read_batches(tmp_path / "rows.jsonl.gz", ["text"], 20)]
+    assert sizes == [20, 20, 10]
+    for content in (packed[:-4], b"plain text"):
+        (tmp_path / "rows.jsonl.gz").write_bytes(content)
+        with pytest.raises(UserError, match=r"cannot read .*rows\.jsonl\.gz"):
+            read_file(tmp_path / "rows.jsonl.gz", ["text"])
+    assert [suffix_of(Path(name)) for name in ("a.CSV.gz", "b.tsv", "c.parquet.gz", "d.txt", "e")] == [
+        ".csv",
+        ".tsv",
+        None,
+        None,
+        None,
+    ]
