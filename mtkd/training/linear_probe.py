@@ -35,12 +35,12 @@ def fit_linear_heads(
     not recover. A head minimises loss(W x + b) + λ ‖W‖² by L-BFGS, where the loss is the task's own, summed
     over at most `MAX_ROWS` rows, and λ is the strength with the lowest loss on a fifth of the rows when the
     head is fitted to the others. (A head that fits few rows without error leaves the encoder nothing to
-    learn.) Heads with a hidden layer and heads of `span` tasks are not changed.
+    learn.) Heads with a hidden layer, heads of `span` tasks and heads without labelled rows are not changed.
 
     Args:
         model: on any device; it is in evaluation mode meanwhile.
         tasks: name -> task.
-        rows: task name -> labelled rows.
+        rows: task name -> rows; those without a label are left out.
         batch_size: rows that go through the encoder at once.
         seed: chooses the rows of large tasks.
 
@@ -52,7 +52,9 @@ def fit_linear_heads(
         task = tasks[name]
         head = model.heads[task.head]
         if isinstance(head, Head) and isinstance(head.inner, torch.nn.Identity):
-            chosen = np.arange(len(encoded.labels))
+            chosen = np.flatnonzero(~np.isnan(encoded.labels))
+            if not len(chosen):
+                continue
             if len(chosen) > MAX_ROWS:
                 chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
             trial, started, n_chosen = current_trial(), time.monotonic(), len(chosen)

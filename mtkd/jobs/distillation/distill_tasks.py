@@ -40,6 +40,7 @@ from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTea
 from mtkd.time_trial import current_trial
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
+from mtkd.training.linear_probe import fit_linear_heads
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError
@@ -123,6 +124,11 @@ class TaskDistillation(StagedJob):
         if last_inputs.evaluate is None:
             return []
         return self._evaluator(self.settings.train, student, final=True)(student)
+
+    def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
+        if self.settings.student.init_heads == "linear-probe":
+            encoded = self.rows.train(student.reader)
+            fit_linear_heads(student, self.rows.data.tasks, encoded, train.eval_batch_size, train.seed)
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)

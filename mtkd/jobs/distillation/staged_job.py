@@ -60,14 +60,20 @@ class StagedJob(TrainingJob):
     def scores(self, student: MultiTaskModel) -> list[TaskScores]:
         """The scores of the trained student."""
 
+    def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
+        """Initialise heads that depend on the student's features; called before they are first trained."""
+        return
+
     def train(self) -> Trained:
         """Run the stages; stages that this run has finished before are not repeated."""
-        student, record = self.prepared.student, {}
+        student, record, heads_trained = self.prepared.student, {}, False
         for stage, objective, inputs in self.stages:
+            trains_heads = objective.student_need.logits
             directory = stage_directory(self.request.out, stage)
             if stage.name and (directory / _RESULT).is_file():
                 student = MultiTaskModel.load(directory)
                 record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
+                heads_trained |= trains_heads
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
             label = "distilling" if teacher else "training"
@@ -83,6 +89,9 @@ class StagedJob(TrainingJob):
                 callbacks=self.callbacks,
                 label=f"{label} ({stage.name})" if stage.name else label,
             )
+            if trains_heads and not heads_trained and not trainer.resumes:
+                self.fit_heads(student, stage.train)
+            heads_trained |= trains_heads
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
                 student.save(directory / "model")

@@ -148,10 +148,20 @@ def validate_run(
     spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
-    if from_labels and student is None and settings.student.init_heads != "random":
+    if from_labels and student is None and settings.student.init_heads in ("teacher", "auto"):
         warnings.append(
             "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
-            "control: this needs student.init_heads=random and student.transformer.init=encoder"
+            "control: this needs student.init_heads=linear-probe (or random) and student.transformer.init=encoder"
+        )
+    if (
+        student is None
+        and settings.student.init_heads == "linear-probe"
+        and settings.student.head_hidden_size
+    ):
+        raise UserError(
+            f"student.init_heads=linear-probe fits linear heads, but student.head_hidden_size="
+            f"{settings.student.head_hidden_size}",
+            hint="use `student.head_hidden_size=0` or `student.init_heads=random`",
         )
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)

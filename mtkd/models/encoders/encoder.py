@@ -41,9 +41,10 @@ class StudentSettings(Strict):
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
         head_hidden_size: the width of the hidden layer of the task heads; 0 = no hidden layer.
-        init_heads: what the task heads start from: "random" weights; the heads of the "teacher", which must
-            have the same sizes; or ("auto") the heads of the teacher where they have the same sizes, and
-            random weights elsewhere.
+        init_heads: what the task heads start from: "random" weights; a "linear-probe", which is fitted to the
+            features of the untrained student on the labelled rows (only for heads without a hidden layer); the
+            heads of the "teacher", which must have the same sizes; or ("auto") the heads of the teacher where
+            they have the same sizes, and random weights elsewhere.
         dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 
@@ -53,13 +54,13 @@ class StudentSettings(Strict):
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
     head_hidden_size: int = Field(512, ge=0, le=32_768)
-    init_heads: Literal["random", "teacher", "auto"] = "random"
+    init_heads: Literal["random", "linear-probe", "teacher", "auto"] = "random"
     dropout: float = Field(0.1, ge=0, lt=1)
 
     @property
     def needs_teacher_weights(self) -> bool:
         """True if the student is initialised from weights of the teacher."""
-        return self.init_heads != "random"
+        return self.init_heads in ("teacher", "auto")
 
     @property
     def needs_importance(self) -> bool:

@@ -16,6 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.training.linear_probe import fit_linear_heads
+from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
@@ -151,3 +152,33 @@ def test_stages_that_are_merged_need_a_number_of_epochs() -> None:
     settings = load_settings("tinybert-4", "distill", {"train.epochs": "auto", "one_stage": True})
     with pytest.raises(mtkd.UserError, match=r"train\.epochs=auto"):
         settings.resolved_stages()
+
+
+def test_a_student_on_labels_starts_from_the_probe_of_its_own_features(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (0.1,))
+    sets = {
+        "student.max_length": 24, "student.transformer.layers": 1, "student.transformer.init": "encoder",
+        "student.init_heads": "linear-probe", "supervision": "labels", "train.lr": 1e-12,
+    }  # fmt: skip
+    given: dict[str, Any] = {
+        "teacher": tiny_teacher,
+        "data": "pocket",
+        "tasks": "sst2",
+        "limit": 60,
+        "steps": 1,
+    }
+    student = mtkd.distill("layerwise-3", out=tmp_path / "run", settings=sets, eval_limit=16, **given).module
+    sample = load_rows(open_data("pocket"), TASKS["sst2"], "train", 60)
+    rows = Encoded.encode(student.reader.rows(sample), student.tokeniser)
+    vectors = features(student, rows)
+    logistic = LogisticRegression(C=10.0, tol=1e-8, max_iter=5000)
+    expected = logistic.fit(scaled(vectors), rows.labels.astype(int)).predict_proba(scaled(vectors))
+    with torch.no_grad():
+        logits = student.heads["sst2"].eval()(torch.from_numpy(vectors))
+    np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=2e-3)
+    with pytest.raises(UserError, match=r"linear-probe fits linear heads, but student\.head_hidden_size=8"):
+        mtkd.distill(
+            "layerwise-3", out=tmp_path / "no", settings={**sets, "student.head_hidden_size": 8}, **given
+        )
