@@ -71,6 +71,8 @@ class DecoupledLogits(LossTerm):
         Attributes:
             alpha: weight of the part that compares the target class with all others.
             beta: weight of the part among the other classes; the paper uses 8 (CIFAR-100) or 0.5 (ImageNet).
+            temperature: the number that logits are divided by before the softmax; or a schedule: points
+                [fraction of the steps after slow build, value].
         """
 
         alpha: NonNegativeFloat = 1.0

@@ -101,7 +101,12 @@ class SoftLabels(LossTerm):
     """
 
     class Settings(TermSettings):
-        """T² KL divergence of softened probabilities; MSE for tasks whose outputs are scores."""
+        """T² KL divergence of softened probabilities; MSE for tasks whose outputs are scores.
+
+        Attributes:
+            temperature: the number that logits are divided by before the softmax; or a schedule: points
+                [fraction of the steps after slow build, value].
+        """
 
         temperature: Temperature = 1.0
 

@@ -28,7 +28,8 @@ class TermInput:
     Attributes:
         teacher: None if no term needs the teacher.
         num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
-        progress: the fraction of the training steps already done, 0 to 1.
+        progress: the fraction of the training steps already done, 0 to 1; for terms that compare no layers,
+            of the steps after slow build.
         active_layers: the student layers that are switched on (slow build); None = all.
     """
 

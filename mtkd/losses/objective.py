@@ -94,7 +94,8 @@ class Objective(nn.Module):
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
         for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
-            inputs = TermInput(task, batch, student, teacher, own_count, progress, active)
+            term_progress = progress if term.slow_build_pairs else self.slow_build.progress_since(progress)
+            inputs = TermInput(task, batch, student, teacher, own_count, term_progress, active)
             weight = value_at(term.weight, progress)
             value = loss.new_zeros(())
             if count and weight and (active is None or term.active_pairs(active)):

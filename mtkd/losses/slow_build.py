@@ -39,6 +39,10 @@ class SlowBuild:
         """
         return progress + _ROUNDING >= self.fraction
 
+    def progress_since(self, progress: float) -> float:
+        """The fraction done of the steps that follow slow build, 0 to 1; 0 while layers are switched on."""
+        return max(0.0, (progress - self.fraction) / (1 - self.fraction))
+
     def active_layers(self, progress: float) -> frozenset[int]:
         """The layers that are switched on."""
         interval = self.fraction / max(len(self.layers), 1)

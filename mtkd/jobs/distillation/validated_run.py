@@ -151,7 +151,8 @@ def validate_run(
     if from_labels and student is None and settings.student.init_heads in ("teacher", "auto"):
         warnings.append(
             "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
-            "control: this needs student.init_heads=linear-probe (or random) and student.transformer.init=encoder"
+            "control: this needs student.init_heads=linear-probe (or random) and "
+            "student.transformer.init=encoder"
         )
     if (
         student is None

@@ -11,6 +11,7 @@ import torch
 
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
+from mtkd.losses.logits import soft_label_kl
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.slow_build import SlowBuild
@@ -101,6 +102,21 @@ def test_each_term_counts_what_is_on() -> None:
     assert at(0.2)["hid"] == pytest.approx(pairs[0], rel=1e-5)
     assert at(0.4)["hid"] == pytest.approx(sum(pairs), rel=1e-5) == pytest.approx(whole["hid"])
     assert at(0.4)["cls"] == pytest.approx(whole["cls"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("share", "temperatures"), [(0.6, {0.6: 4, 0.8: 3, 1.0: 2}), (0.0, {0.0: 4, 0.5: 3, 1.0: 2})]
+)
+def test_a_temperature_falls_after_the_layers_are_built(share: float, temperatures: dict[float, int]) -> None:
+    torch.manual_seed(0)
+    falling = {"loss": "soft_labels", "temperature": [[0.0, 4.0], [1.0, 2.0]]}
+    slow, student, teacher = objective(share, emb=TERMS["emb"], soft=falling), outputs(2), outputs(4)
+    assert student.logits is not None and teacher.logits is not None
+    batch = Batch("rte", np.arange(2), torch.zeros(2), None, ModelInputs(Tokens(MASK, MASK, MASK)), None)
+    for progress, temperature in temperatures.items():
+        _, values = slow(RTE, batch, student, teacher, slow.num_items(RTE, batch), progress)
+        expected = soft_label_kl(student.logits, teacher.logits, temperature)
+        assert values[1].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_what_is_off_is_not_asked_for() -> None:

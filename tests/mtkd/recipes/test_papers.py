@@ -13,7 +13,6 @@ from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import ModelPair
-from mtkd.losses.term_settings import value_at
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.settings import DistillSettings
@@ -208,16 +207,6 @@ def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
         assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
-
-
-def test_without_slow_build_the_temperature_falls_from_the_start() -> None:
-    grid = load_grid("waldorf-ablation", {}, {})
-    assert grid.tasks == ["squad_v2"]
-    for name, cell in grid.cells.items():
-        settings = load_settings("waldorf", "distill", cell.set)
-        half = value_at(settings.terms["soft"].temperature, 0.5)
-        if settings.supervision == "teacher":
-            assert half == pytest.approx(4.0 if settings.slow_build else 2.5), name
 
 
 def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:
