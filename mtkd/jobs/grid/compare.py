@@ -123,7 +123,8 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
         for task, splits in read_predictions(job.out / PREDICTIONS).items():
             results.predicted.setdefault(run.cell, {}).setdefault(task, {})[run.seed] = splits
             results.specs.setdefault(task, run.spec)
-        row.parameters = record["parameters"]["without_embeddings"]
+        row.parameters = record["parameters"]["total"]
+        row.parameters_without_embeddings = record["parameters"]["without_embeddings"]
         row.kept = _kept(record["identity"]["settings"])
     for task, values in by_task.items():
         row.scores.setdefault(task, []).append(statistics.fmean(values))

@@ -64,6 +64,6 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
 
 _COSTS: Mapping[str, Callable[[Row, int], Any]] = {
     "inference, ms for {batch} rows of {tokens} tokens": lambda row, batch: row.ms[batch],
-    "million parameters without embeddings": lambda row, batch: (row.parameters or 0) / 1e6,
+    "million parameters": lambda row, batch: (row.parameters or 0) / 1e6,
     "training, minutes": lambda row, batch: statistics.fmean(row.seconds) / 60,
 }

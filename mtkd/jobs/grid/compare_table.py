@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
-from mtkd.grids import Grid
+from mtkd.grids import TEACHER, Grid
 
 Columns = Mapping[str, list[float]]
 METRICS_TITLE = "Every metric of every validation split"
@@ -33,7 +34,8 @@ class Row:
     Attributes:
         scores: task -> score of each seed.
         failed: task and seed -> error message.
-        parameters: parameters of the student without embeddings.
+        parameters: the number of the student's weights; `parameters_without_embeddings`: outside the word
+            embeddings.
         seconds: training time of each run.
         speed: batch size -> inference speed on the CPU relative to the first row.
         ms: batch size -> inference time on the CPU in milliseconds.
@@ -49,6 +51,7 @@ class Row:
     scores: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     parameters: int | None = None
+    parameters_without_embeddings: int | None = None
     seconds: list[float] = field(default_factory=list)
     speed: dict[int, float] = field(default_factory=dict)
     ms: dict[int, float] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class Table:
                 "mean": {task: row.mean(task) for task in self.tasks},
                 "std": {task: row.std(task) for task in self.tasks},
                 "average": row.average(self.tasks),
+                "share_of_teacher_gain": self.share_of_teacher_gain(row),
             }
             for row in self.rows
         ]
@@ -120,6 +124,12 @@ class Table:
         return json.loads(json.dumps(record).replace("NaN", "null"))
 
     @property
+    def _share(self) -> list[str]:
+        """The heading of `share_of_teacher_gain`, if the table has it."""
+        known = any(not math.isnan(self.share_of_teacher_gain(row)) for row in self.rows)
+        return ["share of teacher's gain"] if known else []
+
+    @property
     def _gpu(self) -> bool:
         return any(row.gpu_speed for row in self.rows)
 
@@ -127,7 +137,16 @@ class Table:
         """The column headings."""
         devices = ["", *([" on GPU"] if self._gpu else [])]
         batches = [f"speed{device} at {batch}" for device in devices for batch in self.grid.bench.batches]
-        return ["", *self.tasks, "average", "parameters", "steps", "training", *batches]
+        return ["", *self.tasks, "average", *self._share, "parameters", "steps", "training", *batches]
+
+    def share_of_teacher_gain(self, row: Row) -> float:
+        """How much of what the teacher gains over the best constant prediction a row gains, on average.
+
+        NaN if the table has no teacher or no such baseline, or if the teacher gains nothing.
+        """
+        averages = {other.name: other.average(self.tasks) for other in self.rows}
+        constant, teacher = averages.get(CONSTANT, math.nan), averages.get(TEACHER, math.nan)
+        return (row.average(self.tasks) - constant) / (teacher - constant) if teacher > constant else math.nan
 
     def lines(self) -> list[list[str]]:
         """The rows as text, scores in percent with the standard deviation over seeds."""
@@ -136,6 +155,7 @@ class Table:
                 row.name,
                 *(_percent(row.mean(task), row.std(task)) for task in self.tasks),
                 _percent(row.average(self.tasks), None),
+                *(_share(self.share_of_teacher_gain(row)) for _ in self._share),
                 "-" if row.parameters is None else _count(row.parameters),
                 f"{statistics.fmean(row.steps):,.0f}" if row.steps else "-",
                 f"{statistics.fmean(row.seconds):.0f} s" if row.seconds else "-",
@@ -213,6 +233,10 @@ def _percent(value: float, std: float | None) -> str:
     if math.isnan(value):
         return "-"
     return f"{100 * value:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0%}"
 
 
 def _speed(speed: Mapping[int, float], ms: Mapping[int, float], batch: int) -> str:

@@ -548,6 +548,17 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
 
 
+def test_the_share_of_what_the_teacher_gains_over_a_constant_prediction() -> None:
+    scores = {"teacher": (0.9, 0.7), "a": (0.8, 0.6), "failed": (), CONSTANT: (0.6, 0.2)}
+    rows = [Row(name, {t: [v] for t, v in zip(("rte", "stsb"), pair)}) for name, pair in scores.items()]  # noqa: B905
+    table = Table(load_grid("mlkd-table-8", {}, {}), ["rte", "stsb"], rows, {})
+    column = table.columns().index("share of teacher's gain")
+    assert [line[column] for line in table.lines()] == ["100%", "75%", "-", "0%"]
+    assert [row["share_of_teacher_gain"] for row in table.to_json()["rows"]][2] is None
+    rows[0].scores = rows[3].scores
+    assert "share of teacher's gain" not in table.columns()
+
+
 def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
     costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
     scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
