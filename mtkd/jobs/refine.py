@@ -23,7 +23,7 @@ from mtkd.precision import resolve_precision
 from mtkd.settings import RefineSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
-from mtkd.training.linear_probe import fit_linear_heads
+from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError
@@ -134,15 +134,11 @@ class _Refine(TrainingJob):
             callbacks=self.callbacks,
             label="refining",
         )
-        train, heads = self.settings.train, self.settings.init_heads
-        bi_encoder = self.model.encoder.input_format == "side-by-side"
-        probed = {
-            task.name: self.encoded[task.name]
-            for task in self.tasks
-            if heads == "linear-probe" or (heads == "auto" and (len(task.columns) == 1 or bi_encoder))
-        }
+        train = self.settings.train
+        probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         if probed and not trainer.resumes:
-            fit_linear_heads(self.model, self.batches.tasks, probed, train.eval_batch_size, train.seed)
+            rows = {name: self.encoded[name] for name in probed}
+            fit_linear_heads(self.model, self.batches.tasks, rows, train.eval_batch_size, train.seed)
         outcome = trainer.fit()
         validation = self.rows.validation(self.model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)

@@ -57,7 +57,6 @@ teacher = "@teacher"             # tells which encoder to start from; nothing is
 steps = "@student"
 set.supervision = "labels"
 set.student.max_length = {length}
-set.student.init_heads = "random"
 set.student.transformer.init = "encoder"
 
 [steps.comparison]

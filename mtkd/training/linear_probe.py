@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
+from tasks.data.rows import has_label
 from tasks.heads import Head
 from tasks.task import Task
 from tasks.task_types.task_type import LossSum
@@ -52,7 +54,7 @@ def fit_linear_heads(
         task = tasks[name]
         head = model.heads[task.head]
         if isinstance(head, Head) and isinstance(head.inner, torch.nn.Identity):
-            chosen = np.flatnonzero(~np.isnan(encoded.labels))
+            chosen = np.flatnonzero(has_label(encoded.labels))
             if not len(chosen):
                 continue
             if len(chosen) > MAX_ROWS:
@@ -64,6 +66,19 @@ def fit_linear_heads(
                 trial.skipped += (time.monotonic() - started) * (n_chosen - len(chosen)) / len(chosen)
             fitted.append(name)
     return fitted
+
+
+def probed_tasks(init_heads: str, tasks: Iterable[Task], encoder: AnyEncoder) -> list[str]:
+    """The tasks whose heads start from a linear probe.
+
+    With "auto", these are all but those with two texts that are read as one sequence: before training, the
+    vector of such a sequence says little about how the texts relate, and a head that is fitted to it holds
+    the encoder back.
+    """
+    if init_heads == "auto":
+        apart = encoder.input_format != "joined"
+        return [task.name for task in tasks if len(task.columns) == 1 or apart]
+    return [task.name for task in tasks] if init_heads == "linear-probe" else []
 
 
 def _features(

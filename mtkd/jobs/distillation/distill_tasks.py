@@ -40,7 +40,7 @@ from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTea
 from mtkd.time_trial import current_trial
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
-from mtkd.training.linear_probe import fit_linear_heads
+from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError
@@ -126,9 +126,12 @@ class TaskDistillation(StagedJob):
         return self._evaluator(self.settings.train, student, final=True)(student)
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
-        if self.settings.student.init_heads == "linear-probe":
-            encoded = self.rows.train(student.reader)
-            fit_linear_heads(student, self.rows.data.tasks, encoded, train.eval_batch_size, train.seed)
+        settings, tasks = self.settings, self.rows.data.tasks
+        copied = settings.supervision == "teacher" and settings.student.init_heads == "auto"
+        heads = "random" if copied else settings.student.init_heads
+        if probed := probed_tasks(heads, tasks.values(), student.encoder):
+            rows = self.rows.train(student.reader, only=probed)
+            fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)

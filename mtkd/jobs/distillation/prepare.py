@@ -174,7 +174,8 @@ def _build_student(
     )
     student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
     heads = student_settings.init_heads
-    if teacher and (measured_importance or heads in ("teacher", "auto")):
+    copied = heads == "teacher" or (heads == "auto" and settings.supervision == "teacher")
+    if teacher and (measured_importance or copied):
         not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
         if heads == "auto" and not_copied:
             names = ", ".join(not_copied)

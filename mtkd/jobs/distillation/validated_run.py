@@ -18,6 +18,7 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
+from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
 from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, OutputSpec
@@ -148,22 +149,8 @@ def validate_run(
     spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
-    if from_labels and student is None and settings.student.init_heads in ("teacher", "auto"):
-        warnings.append(
-            "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
-            "control: this needs student.init_heads=linear-probe (or random) and "
-            "student.transformer.init=encoder"
-        )
-    if (
-        student is None
-        and settings.student.init_heads == "linear-probe"
-        and settings.student.head_hidden_size
-    ):
-        raise UserError(
-            f"student.init_heads=linear-probe fits linear heads, but student.head_hidden_size="
-            f"{settings.student.head_hidden_size}",
-            hint="use `student.head_hidden_size=0` or `student.init_heads=random`",
-        )
+    if student is None:
+        warnings += _check_heads(settings)
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)
     objectives = [
@@ -199,6 +186,29 @@ def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads:
         heads_of_teacher = {task.head: task for task in teacher_ref.saved.tasks}
         require_heads(heads_of_teacher, tasks, f"the teacher {teacher_ref.name}")
     return teacher_ref
+
+
+def _check_heads(settings: DistillSettings) -> list[str]:
+    """A warning if a student that learns from labels alone starts as the teacher.
+
+    Raises:
+        UserError: the heads should start from a linear probe, but are not linear.
+    """
+    student = settings.student
+    if student.init_heads == "linear-probe" and student.head_hidden_size:
+        raise UserError(
+            "student.init_heads=linear-probe fits linear heads, but student.head_hidden_size="
+            f"{student.head_hidden_size}",
+            hint="use `student.head_hidden_size=0` or `student.init_heads=random`",
+        )
+    layers = isinstance(student, TransformerStudentSettings) and student.transformer.init == "teacher"
+    if settings.supervision == "teacher" or not (layers or student.init_heads == "teacher"):
+        return []
+    start = "layers" if layers else "heads"
+    return [
+        f"the student learns from labels alone, but starts from the teacher's {start}, so it is not a valid "
+        "control: this needs student.transformer.init=encoder and student.init_heads=auto"
+    ]
 
 
 def _require_only_logits(validated: ValidatedRun) -> None:

@@ -41,10 +41,11 @@ class StudentSettings(Strict):
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
         head_hidden_size: the width of the hidden layer of the task heads; 0 = no hidden layer.
-        init_heads: what the task heads start from: "random" weights; a "linear-probe", which is fitted to the
-            features of the untrained student on the labelled rows (only for heads without a hidden layer);
-            the heads of the "teacher", which must have the same sizes; or ("auto") the heads of the teacher
-            where they have the same sizes, and random weights elsewhere.
+        init_heads: what the task heads start from: "random" weights; the heads of the "teacher", which must
+            have the same sizes; a "linear-probe", which is fitted to the features of the untrained student on
+            the labelled rows (only for heads without a hidden layer); or "auto": the heads of the teacher
+            where they have the same sizes, and random weights elsewhere. For a student that learns from
+            labels alone, "auto" is a linear probe, except for pairs of texts that are read as one sequence.
         dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 

@@ -481,7 +481,7 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
 def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.max_length": 24, "student.transformer.layers": 1, "supervision": "labels"}
     given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "rte", **SHORT}
-    with pytest.warns(MtkdWarning, match="starts from the teacher's heads, so it is not a valid control"):
+    with pytest.warns(MtkdWarning, match="starts from the teacher's layers, so it is not a valid control"):
         api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
 
 
