@@ -33,8 +33,8 @@ class Tokens:
         ids: (B, L) int64.
         mask: (B, L) bool, True for real tokens.
         token_type_ids: (B, L) int64; 0 for padding.
-        ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read
-            separately.
+        ends: (B, L) bool, True for special tokens that follow a text and belong to it ([SEP], but not the
+            [CLS] of a second text); None if texts are read separately.
         second: (B, L) bool, True for the second text and its special tokens; None unless two texts are side
             by side.
     """
