@@ -119,8 +119,14 @@ class EncoderOutput:
         sequence: (B, L, D) one vector per token, which the heads of `span` tasks read.
         cls: (B, d).
         hidden, query, key, value, context: (B, L, d); from layer 1 on (B, ceil(L / `EncoderSpec.stride`), d).
-        scores: (B, heads, L, L), with L shortened likewise.
+        scores: (B, heads, L, L) [example, head, query, key], with L shortened likewise: Q Kᵀ times the
+            model's scaling (1 / sqrt(d / heads) unless its family has another), plus its position bias, if it
+            has one. No mask is applied: entries of padding, and of two texts that do not see each other,
+            carry no information.
         mask: (B, L) bool, True = real token; None for a model that reads the texts of a row separately.
+        text_numbers: (B, L) int64, the number of each token's text, from 1, and 0 for padding, if the model
+            reads the texts of a row in one sequence and they do not see each other (a bi-encoder); None if
+            all tokens of a row see each other.
     """
 
     pooled: Tensor | None = None
@@ -133,6 +139,7 @@ class EncoderOutput:
     context: Mapping[int, Tensor] = field(default_factory=dict)
     scores: Mapping[int, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
+    text_numbers: Tensor | None = None
 
 
 @dataclass(frozen=True)

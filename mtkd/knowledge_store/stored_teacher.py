@@ -93,10 +93,12 @@ class StoredTeacher:
         if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
             logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
+        tokens = batch.inputs.joined
         outputs = ModelOutput(
             logits=logits,
             pooled=_decode(stored, "pooled") if need.pooled else None,
-            mask=batch.inputs.joined.mask if batch.inputs.joined else None,
+            mask=tokens.mask if tokens else None,
+            text_numbers=tokens.text_numbers if tokens else None,
             cls={layer: cls[layer] for layer in sorted(need.cls)},
             scores=scores,
             selected=self._selected(stored),

@@ -102,14 +102,32 @@ class Projections(nn.Module):
 
 
 def pair_mask(mask: Tensor) -> Tensor:
-    """(B, 1, L, L) bool, True where query and key are both real tokens of the (B, L) mask."""
-    return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+    """(B, 1, L, L) bool, True where query and key are real tokens that see each other.
+
+    Args:
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding. Only
+            tokens of the same text see each other.
+    """
+    same_text = mask.unsqueeze(1) == mask.unsqueeze(2)
+    return (same_text & mask.bool().unsqueeze(1)).unsqueeze(1)
 
 
 def mask_of(inputs: TermInput) -> Tensor:
     """The mask (B, L) of the batch, which encoders return with every output per token."""
     assert inputs.student_outputs.mask is not None, "terms on tokens need the input format `joined`"
     return inputs.student_outputs.mask
+
+
+def texts_of(inputs: TermInput) -> Tensor:
+    """The mask (B, L) for losses on pairs of tokens, which see each other in student and teacher.
+
+    It is `mask_of`, unless a model is a bi-encoder: then it is the number of each token's text, 0 = padding.
+    """
+    student, teacher = inputs.student_outputs.text_numbers, inputs.teacher_outputs.text_numbers
+    if student is None or teacher is None:
+        numbers = student if teacher is None else teacher
+        return mask_of(inputs) if numbers is None else numbers
+    return student * (teacher.amax() + 1) + teacher  # a number for each pair of numbers; 0 for padding
 
 
 def joined_tokens(batch: Batch) -> Tokens:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask, texts_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.task import Task
@@ -43,11 +43,11 @@ def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
 def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
     """(B, H, K, K) with K = ceil(L / stride): the largest score of real queries and keys in each window.
 
-    The value is the lowest finite number for windows without real tokens.
+    The value is the lowest finite number for windows without queries and keys that see each other.
 
     Args:
         scores: (B, H, L, L) [example, head, query, key].
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
     """
     valid = pair_mask(mask)
     low, padding = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
@@ -80,14 +80,21 @@ def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor,
     Args:
         scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [example, head, query, key].
         scores_t: (B, H, L, L) the teacher's scores; no gradient flows to them.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
         stride: tokens per window, for queries and keys alike.
     """
-    windows = pool_mask(mask, stride)
-    valid = pair_mask(windows)
+    windows = pool_mask(mask.bool(), stride)
+    valid = _pool_pairs(pair_mask(mask), stride)
     difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~valid, 0.0)
-    per_query = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
+    per_query = difference.square().sum(-1) / valid.sum(-1).clamp(min=1)
     return per_query.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
+
+
+def _pool_pairs(visible: Tensor, stride: int) -> Tensor:
+    """(B, 1, K, K) bool: True for windows with a query and a key that see each other, of (B, 1, L, L)."""
+    padding = -visible.shape[-1] % stride
+    padded = functional.pad(visible, (0, padding, 0, padding))
+    return padded.unflatten(3, (-1, stride)).unflatten(2, (-1, stride)).any(5).any(3)
 
 
 class PooledTerm(LayeredTerm):
@@ -155,5 +162,5 @@ class PooledAttentionScoreMSE(PooledTerm):
         """The mean over windows for one pair of layers."""
         scores = inputs.teacher_outputs.scores[layer_t]
         return pooled_attention_score_mse(
-            inputs.student_outputs.scores[layer_s], scores, mask_of(inputs), self._stride
+            inputs.student_outputs.scores[layer_s], scores, texts_of(inputs), self._stride
         )

@@ -51,6 +51,11 @@ class Tokens:
         return Tokens(*(None if part is None else torch.from_numpy(part) for part in vars(arrays).values()))  # type: ignore[arg-type]
 
     @property
+    def text_numbers(self) -> torch.Tensor | None:
+        """(B, L) int64, the number of each token's text, 1 or 2, and 0 for padding; None for one text."""
+        return None if self.second is None else self.mask.long() + self.second
+
+    @property
     def text_masks(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Two (B, L) bool tensors: the tokens of the first text and those of the second, of joined texts."""
         assert self.ends is not None, "only for texts that are joined"

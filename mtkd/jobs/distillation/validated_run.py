@@ -11,7 +11,12 @@ import torch
 from torch import nn
 
 from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, find_teachers
-from mtkd.jobs.knowledge_store.store_checks import check_selection, check_store, teacher_of_store
+from mtkd.jobs.knowledge_store.store_checks import (
+    check_ranking,
+    check_selection,
+    check_store,
+    teacher_of_store,
+)
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
@@ -171,6 +176,8 @@ def validate_run(
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
         need = validated.teacher_need
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
+        if need.selection and teacher_ref.config.input_format == "side-by-side":
+            check_ranking(need.selection, store, teacher_ref.manifest)
     if settings.student.vocabulary != "wordpiece" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "

@@ -233,11 +233,12 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             options["output_hidden_states"] = bool(requested.hidden | requested.cls)
         outputs: list[Any] = []
         hook = self.body.register_forward_hook(lambda *call: outputs.append(call[-1])) if wrapped else None
-        if tokens.second is None:
+        text_numbers = tokens.text_numbers
+        if text_numbers is None:
             options["attention_mask"] = tokens.mask.long()
         else:
             eager = self.body.config._attn_implementation == "eager"  # type: ignore[union-attr]
-            options |= side_by_side(tokens, tokens.second, self._first_position, adds_mask=eager)
+            options |= side_by_side(text_numbers, self._first_position, adds_mask=eager)
         result = capture.run(module, input_ids=tokens.ids, **options)
         out = result
         if hook is not None:
@@ -254,7 +255,9 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             for kind, tensors in capture.captured.items()
         }
         sequence = out.last_hidden_state if need.sequence else None
-        return result, EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **layer_outputs)
+        return result, EncoderOutput(
+            pooled=vector, sequence=sequence, mask=tokens.mask, text_numbers=text_numbers, **layer_outputs
+        )
 
     def save_weights(self, path: Path) -> None:
         """Write the weights and config.json to the directory of `path`, as transformers does.
