@@ -90,9 +90,8 @@ class HiddenMSE(LayeredTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         s, pairs = settings, pairs_of(name, settings.layer_map, models)
-        widths = (
-            widths_of(models, "attention_size") if s.vectors == "context" else hidden_widths(models, pairs)
-        )
+        is_context = s.vectors == "context"
+        widths = widths_of(models, "attention_size") if is_context else hidden_widths(name, models, pairs)
         return cls(pairs, s.vectors, projections_of(name, s.projection, pairs, widths), s.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
@@ -119,7 +118,7 @@ class HiddenCosine(LayeredTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs = pairs_of(name, settings.layer_map, models)
-        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(name, models, pairs))
         return cls(pairs, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
@@ -169,7 +168,8 @@ class ClsMSE(LossTerm):
                 f"the term {name!r} leaves out the student's last layer, but the student has no other",
                 hint=f"use `terms.{name}.include_last=true`, or a deeper student",
             )
-        return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "hidden_size")))
+        widths = hidden_widths(name, models, pairs)
+        return cls(pairs, projections_of(name, settings.projection, pairs, widths))
 
     def forward(self, inputs: TermInput) -> Tensor:
         pairs = self.active_pairs(inputs.active_layers)

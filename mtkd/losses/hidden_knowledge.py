@@ -100,7 +100,8 @@ class HiddenKnowledge(LayeredTerm):
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
         selection = Selection(s.tokens, s.token_selection, s.width, s.activation_selection, tuple(scored))
-        return cls(pairs, selection, projections_of(name, s.projection, pairs, hidden_widths(models, pairs)))
+        widths = hidden_widths(name, models, pairs)
+        return cls(pairs, selection, projections_of(name, s.projection, pairs, widths))
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the kept tokens of the batch."""

@@ -131,7 +131,7 @@ class PooledHiddenMSE(PooledTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs = pairs_of(name, settings.layer_map, models, pooled=True)
-        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(name, models, pairs))
         return cls(pairs, models.student.stride, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
