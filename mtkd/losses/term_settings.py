@@ -55,9 +55,9 @@ Schedule = Annotated[float | Points, AfterValidator(_weight)]
 Temperature = Annotated[float | Points, AfterValidator(_temperature)]
 LayerMap = Annotated[str | list[tuple[int, int]], AfterValidator(_layers)]
 # `--set terms.X.projection=none` arrives as None.
-Projection = Annotated[
-    Literal["shared", "per-layer", "none"], BeforeValidator(lambda value: "none" if value is None else value)
-]
+_NONE = BeforeValidator(lambda value: "none" if value is None else value)
+Projection = Annotated[Literal["shared", "per-layer", "none"], _NONE]
+SharedProjection = Annotated[Literal["shared", "none"], _NONE]  # of a loss that compares one pair of layers
 
 
 def value_at(schedule: float | Points, progress: float) -> float:

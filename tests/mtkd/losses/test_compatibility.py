@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.loss_registry import loss_class
-from mtkd.losses.loss_term import LossTerm, ModelPair
-from mtkd.outputs import BY_LAYER, EncoderSpec, OutputSpec
+from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
+from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.task import Task
+from tasks.tokens.batching import Batch
 
 
 def spec(layers: int, width: int) -> EncoderSpec:
@@ -59,3 +63,38 @@ def test_embeddings_of_another_width_are_compared_by_themselves(
         built(loss, **models, **settings)
     alone: Any = built("hidden_mse", **models, layer_map=[[0, 0]])
     assert alone.projection.maps["all"].weight.shape == ((24, 5) if who == "student" else (5, 12))
+
+
+@pytest.mark.parametrize("bins", [2, 5])
+def test_bins_need_the_range_of_the_scores(bins: int) -> None:
+    """Without it, each distinct score would be a class of its own."""
+    unbounded = replace(TASKS["stsb"], name="mine", range=None)
+    built("sample_contrastive", task=TASKS["stsb"], bins=bins)
+    built("sample_contrastive", task=unbounded, bins=bins, task_types=["classify"])
+    with pytest.raises(UserError, match=rf"terms.t.bins={bins} .* task 'mine' declares no range") as refused:
+        built("sample_contrastive", task=unbounded, bins=bins)
+    assert "range = [lowest, highest]" in str(refused.value)
+    with pytest.raises(UserError, match="scores of 'mine' cannot be sorted into classes: the task declares"):
+        unbounded.type.row_classes(unbounded, torch.tensor([0.5]), bins)
+    with pytest.raises(UserError, match="no number of bins"):
+        TASKS["stsb"].type.row_classes(TASKS["stsb"], torch.tensor([0.5]), None)
+
+
+@pytest.mark.parametrize("row_vector", ["cls", "pooled"])
+def test_rows_of_equal_width_can_be_contrasted_without_a_projection(row_vector: str) -> None:
+    same = replace(TEACHER, hidden_size=12, pooled_size=12)
+    torch.manual_seed(0)
+    student, teacher = torch.randn(4, 12), torch.randn(4, 12)
+    outputs = (ModelOutput(pooled=rows, cls={2: rows, 4: rows}) for rows in (student, teacher))
+    batch = Batch("rte", np.arange(4), torch.tensor([0.0, 1.0, 0.0, 1.0]), None, None, None)  # type: ignore[arg-type]
+    term = built("sample_contrastive", teacher=same, row_vector=row_vector, projection=None)
+    assert not list(term.parameters())
+    inputs = TermInput(TASKS["rte"], batch, *outputs, num_items=4)
+    expected = 4 * sample_contrastive(student, teacher, batch.labels)
+    assert term(inputs).item() == pytest.approx(expected.item())
+    shared: Any = built("sample_contrastive", row_vector=row_vector)
+    assert shared.projection.maps["all"].weight.shape == (24, 12)
+    with pytest.raises(UserError, match=r"width 12 \(student\) and 24 \(teacher\) without a projection"):
+        built("sample_contrastive", row_vector=row_vector, projection="none")
+    with pytest.raises(UserError, match="projection"):
+        built("sample_contrastive", projection="per-layer")
