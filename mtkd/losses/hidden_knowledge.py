@@ -62,7 +62,8 @@ class HiddenKnowledge(LayeredTerm):
                 were the last layer (`att-last-no-sep`).
             width: N_W, the fraction of each vector's activations to keep.
             activation_selection: which activations to keep: the largest of each vector (`magnitude`), or
-                the same ones in all vectors (`uniform`, `random`).
+                the same ones in all vectors: evenly spaced ones (`uniform`), or ones drawn at `random`, which
+                follow `train.seed`.
         """
 
         top: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -99,7 +100,9 @@ class HiddenKnowledge(LayeredTerm):
             ranking_layer_of = {0: 0, **dict(named_map_pairs(f"top:{highest_ranking}", n, m))}
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
-        selection = Selection(s.tokens, s.token_selection, s.width, s.activation_selection, tuple(scored))
+        seed = models.seed if s.activation_selection == "random" else None
+        rules = s.tokens, s.token_selection, s.width, s.activation_selection
+        selection = Selection(*rules, tuple(scored), seed)
         widths = hidden_widths(name, models, pairs)
         return cls(pairs, selection, projections_of(name, s.projection, pairs, widths))
 

@@ -57,11 +57,17 @@ class TermInput:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The sizes of student and teacher, and the tasks of the training run."""
+    """The sizes of student and teacher, and the tasks of the training run.
+
+    Attributes:
+        seed: `train.seed`, for random choices that must not depend on the other terms, such as what a
+            knowledge store keeps.
+    """
 
     student: EncoderSpec
     teacher: EncoderSpec
     tasks: tuple[Task, ...]
+    seed: int = 0
 
 
 class LossTerm(nn.Module, ABC):

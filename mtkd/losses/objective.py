@@ -138,6 +138,7 @@ def build_objective(
     teacher: EncoderSpec | None,
     tasks: Iterable[Task],
     slow_build: float = 0.0,
+    seed: int = 0,
 ) -> Objective:
     """Build the objective of a stage.
 
@@ -149,12 +150,13 @@ def build_objective(
         teacher: None for training without a teacher.
         tasks: all tasks of the stage.
         slow_build: see DistillSettings.
+        seed: see ModelPair.
 
     Raises:
         UserError: there is no term, or a term does not fit the sizes of student and teacher, or needs an
             output that one of them does not have.
     """
-    models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks))
+    models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks), seed)
     named = terms if isinstance(terms, Mapping) else named_losses(terms)
     if not named:
         raise UserError("there is no loss to train on", hint="pass one or more losses")

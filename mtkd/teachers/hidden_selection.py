@@ -13,7 +13,7 @@ from mtkd.outputs import EncoderOutput, OutputSpec, Selected
 from mtkd.selection import Selection
 from tasks.tokens.batching import Tokens
 
-_STATIC_SEED = 0x5E1EC7  # randomly chosen units are the same for all rows, tasks and runs
+_STATIC_SEED = 0x5E1EC7  # of randomly chosen activations, together with the seed of the selection
 
 
 def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) -> dict[int, Selected]:
@@ -122,7 +122,8 @@ def static_activations(width: int, selection: Selection) -> Tensor:
     if selection.activation_selection == "uniform":
         positions = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
     else:
-        positions = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]
+        seeds = [_STATIC_SEED] if selection.seed is None else [selection.seed, _STATIC_SEED]
+        positions = np.random.default_rng(seeds).permutation(width)[:count]
     chosen[torch.from_numpy(positions)] = True
     return chosen
 

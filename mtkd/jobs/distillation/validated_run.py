@@ -164,7 +164,12 @@ def validate_run(
         (
             stage,
             build_objective(
-                stage.terms if losses is None else losses, spec, teacher_spec, tasks, settings.slow_build
+                stage.terms if losses is None else losses,
+                spec,
+                teacher_spec,
+                tasks,
+                settings.slow_build,
+                settings.train.seed,
             ),
         )
         for stage in stages
