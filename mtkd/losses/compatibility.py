@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mtkd.losses.layer_maps import LayerPairs, layer_pairs
-from mtkd.losses.layered import Projections
+from mtkd.losses.layered import Projections, SampleTerm
 from mtkd.losses.loss_registry import losses_for
-from mtkd.losses.loss_term import ModelPair
+from mtkd.losses.loss_term import LossTerm, ModelPair
 from tasks.common.errors import UserError
 
 
@@ -100,6 +100,28 @@ def vector_layers(name: str, vector: str, models: ModelPair) -> tuple[int, int]:
     if vector == "pooled":
         return 0, 0
     return pairs_of(name, [(models.student.layers, models.teacher.layers)], models)[0]
+
+
+def unread_cls(name: str, term: LossTerm, models: ModelPair, *, has_settings: bool = True) -> str | None:
+    """A warning if a term compares first-token vectors that no head of a model reads; None if there is none.
+
+    Args:
+        name: the name of the term.
+        has_settings: False for a term that was passed as an object, which no setting changes.
+    """
+    needs = (("student", term.student_need, models.student), ("teacher", term.teacher_need, models.teacher))
+    pools_by_mean = [who for who, need, model in needs if need.cls and model.mean_pooled]
+    if not pools_by_mean:
+        return None
+    advice = ""
+    if has_settings and "row_vector" in type(term).Settings.model_fields:
+        bi_encoder = not (models.student.offers.pooled and models.teacher.offers.pooled)
+        readers = "with cross-encoders, " if bi_encoder and isinstance(term, SampleTerm) else ""
+        advice = f"; {readers}`terms.{name}.row_vector=pooled` compares pooled vectors"
+    return (
+        f"the term {name!r} compares vectors of first tokens (`cls`), which no head of the "
+        f"{' and the '.join(pools_by_mean)} reads, as the heads read the mean over tokens{advice}"
+    )
 
 
 def projections_of(name: str, kind: str, pairs: LayerPairs, widths: tuple[int, int]) -> Projections:

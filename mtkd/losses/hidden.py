@@ -9,10 +9,9 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, widths_of
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.layered import LayeredTerm, Projections, RowVector, mask_of, spec_of
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
-from mtkd.outputs import OutputSpec
 from tasks.common.errors import UserError
 
 
@@ -128,18 +127,28 @@ class HiddenCosine(LayeredTerm):
 
 
 class ClsMSE(LossTerm):
-    """`cls_mse`: MSE of normalised [CLS] vectors, averaged over layer pairs (BERT-PKD Eq. 7).
+    """`cls_mse`: MSE of normalised row vectors, averaged over layer pairs (BERT-PKD Eq. 7).
 
     Averaged over: rows.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        projection: the map from student to teacher width, without bias, or none.
+        vectors: which vector of a row is compared, of student and teacher: the first token's (`cls`), or the
+            `mean` over the real tokens (fields of OutputSpec).
     """
 
     class Settings(TermSettings):
-        """MSE of normalised first-token vectors, averaged over the layer pairs (BERT-PKD).
+        """MSE of the rows' normalised vectors of each layer, averaged over the layer pairs (BERT-PKD).
 
         Attributes:
+            row_vector: the vector of a row: the layer's first token (`cls`, as in the paper), or the layer's
+                states pooled as each model pools its last layer (`pooled`): the mean over real tokens if the
+                heads of the model read such a mean (pooling=mean), and otherwise the first token.
             include_last: whether to include the student's last layer; the paper excludes it.
         """
 
+        row_vector: RowVector = "cls"
         layer_map: LayerMap = "skip"
         include_last: bool = False
         projection: Projection = "none"
@@ -147,11 +156,15 @@ class ClsMSE(LossTerm):
     without_layers: ClassVar[bool | dict[str, Any]] = False
     with_strides: ClassVar[bool | dict[str, Any]] = False
 
-    def __init__(self, layers: LayerPairs, projection: Projections):
+    def __init__(
+        self, layers: LayerPairs, projection: Projections, vectors: tuple[str, str] = ("cls", "cls")
+    ):
         super().__init__()
-        self.slow_build_pairs, self.projection = layers, projection
-        student_layers, teacher_layers = (frozenset(numbers) for numbers in zip(*layers, strict=True))
-        self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
+        self.slow_build_pairs, self.projection, self._vectors = layers, projection, vectors
+        layer_sets = [frozenset(numbers) for numbers in zip(*layers, strict=True)]
+        self.student_need, self.teacher_need = (
+            spec_of([field], numbers) for field, numbers in zip(vectors, layer_sets, strict=True)
+        )
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -169,12 +182,17 @@ class ClsMSE(LossTerm):
                 hint=f"use `terms.{name}.include_last=true`, or a deeper student",
             )
         widths = hidden_widths(name, models, pairs)
-        return cls(pairs, projections_of(name, settings.projection, pairs, widths))
+        projection = projections_of(name, settings.projection, pairs, widths)
+        pooled = settings.row_vector == "pooled"
+        student, teacher = (
+            "mean" if pooled and model.mean_pooled else "cls" for model in (models.student, models.teacher)
+        )
+        return cls(pairs, projection, (student, teacher))
 
     def forward(self, inputs: TermInput) -> Tensor:
         pairs = self.active_pairs(inputs.active_layers)
-        student = torch.stack(
-            [self.projection(inputs.student_outputs.cls[layer], layer) for layer, _ in pairs], 1
-        )
-        teacher = torch.stack([inputs.teacher_outputs.cls[layer] for _, layer in pairs], 1)
+        of_student = getattr(inputs.student_outputs, self._vectors[0])
+        of_teacher = getattr(inputs.teacher_outputs, self._vectors[1])
+        student = torch.stack([self.projection(of_student[layer], layer) for layer, _ in pairs], 1)
+        teacher = torch.stack([of_teacher[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

@@ -18,8 +18,9 @@ from mtkd.jobs.knowledge_store.store_checks import (
     teacher_of_store,
 )
 from mtkd.knowledge_store.store_manifest import StoreManifest
+from mtkd.losses.compatibility import unread_cls
 from mtkd.losses.loss_registry import loss_class
-from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.loss_term import LossTerm, ModelPair
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
@@ -42,7 +43,7 @@ class ValidatedRun:
         teacher: the teacher; None if the student learns from labels, or from soft labels in the data.
         student: the sizes of the student.
         stages: each stage with its objective.
-        warnings: what to tell the user about the student's start.
+        warnings: what to tell the user about the student's start, and about losses on unread vectors.
     """
 
     settings: DistillSettings
@@ -174,6 +175,8 @@ def validate_run(
         )
         for stage in stages
     ]
+    models = ModelPair(spec, teacher_spec or spec, tuple(tasks))
+    warnings += _unread_cls([objective for _, objective in objectives], models, has_settings=losses is None)
     validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
     _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
@@ -190,6 +193,13 @@ def validate_run(
             hint="use `student.vocabulary=wordpiece`, or remove the term",
         )
     return validated
+
+
+def _unread_cls(objectives: Sequence[Objective], models: ModelPair, *, has_settings: bool) -> list[str]:
+    """The warnings of `unread_cls` about the terms of all stages, each once."""
+    terms: dict[str, Any] = {name: term for objective in objectives for name, term in objective.terms.items()}
+    texts = [unread_cls(name, term, models, has_settings=has_settings) for name, term in terms.items()]
+    return [text for text in texts if text]
 
 
 def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:

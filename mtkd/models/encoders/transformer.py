@@ -227,10 +227,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
         wrapped = module is not self.body
         to_the_end = pooled or need.sequence or wrapped or not self.stops_early
-        capture = Capture(requested, to_the_end=to_the_end)
+        capture = Capture(requested, tokens.mask, to_the_end)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
-            options["output_hidden_states"] = bool(requested.hidden | requested.cls)
+            options["output_hidden_states"] = bool(requested.hidden | requested.cls | requested.mean)
         outputs: list[Any] = []
         hook = self.body.register_forward_hook(lambda *call: outputs.append(call[-1])) if wrapped else None
         text_numbers = tokens.text_numbers
