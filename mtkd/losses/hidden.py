@@ -105,7 +105,7 @@ class HiddenCosine(LayeredTerm):
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
 
-        layer_map: LayerMap = "auto"
+        layer_map: LayerMap = "minilmv2"
         projection: Projection = "none"
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
@@ -171,7 +171,7 @@ class ClsMSE(LossTerm):
         if settings.layer_map == "emd":
             raise UserError(
                 f"the term {name!r} (cls_mse) does not support layer_map=emd",
-                expected="uniform, skip, last, first, top:L, last-only, auto, or pairs such as [[1, 3]]",
+                expected="uniform, skip, last, first, top:L, last-only, minilmv2, or pairs such as [[1, 3]]",
             )
         pairs = pairs_of(name, settings.layer_map, models)
         if not settings.include_last:

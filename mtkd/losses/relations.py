@@ -103,7 +103,7 @@ class Relation(LayeredTerm):
             ["q-q", "k-k", "v-v"], min_length=1
         )
         relation_heads: PositiveInt | Literal["auto"] | None = None
-        layer_map: LayerMap = "auto"
+        layer_map: LayerMap = "minilmv2"
         regrouping: Literal["concat-split", "average", "random"] = "concat-split"
 
     def __init__(
