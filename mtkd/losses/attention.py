@@ -56,11 +56,13 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 class ScoreTerm(LayeredTerm):
     """Base class of terms on attention scores, for models with equally many heads.
 
-    Averaged over: real tokens.
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
     """
 
-    def __init__(self, layers: LayerPairs, flow: bool = False):
-        super().__init__(layers, ["scores"], flow)
+    def __init__(self, layers: LayerPairs, emd: bool = False):
+        super().__init__(layers, ["scores"], emd)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -70,7 +72,10 @@ class ScoreTerm(LayeredTerm):
 
 
 class AttentionScoreMSE(ScoreTerm):
-    """`attention_score_mse`: the MSE of attention scores, summed over layer pairs."""
+    """`attention_score_mse`: the MSE of attention scores, summed over layer pairs (TinyBERT Eq. 7).
+
+    Averaged over: real tokens.
+    """
 
     class Settings(TermSettings):
         """MSE of attention scores before the softmax (TinyBERT); both models need equally many heads."""
@@ -85,7 +90,10 @@ class AttentionScoreMSE(ScoreTerm):
 
 
 class AttentionKL(ScoreTerm):
-    """`attention_kl`: the KL divergence of attention distributions, summed over layer pairs."""
+    """`attention_kl`: the KL divergence of attention distributions, summed over layer pairs (MiniLM Eq. 2).
+
+    Averaged over: real tokens.
+    """
 
     class Settings(TermSettings):
         """KL divergence of attention distributions (MiniLM); both models need equally many heads."""

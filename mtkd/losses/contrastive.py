@@ -49,9 +49,11 @@ def sample_contrastive(
 
 
 class SampleContrastive(SampleTerm):
-    """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT).
+    """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT Eq. 16-17).
 
-    Averaged over: labelled rows.
+    Averaged over: labelled rows. A micro-batch with two or more of them gives the mean of the loss over its
+    anchors, which are the vectors of its labelled rows from both models, weighted by the number of these
+    rows. A micro-batch with fewer is skipped.
 
     Args:
         vector, layer_s, layer_t: see SampleTerm.

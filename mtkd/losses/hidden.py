@@ -42,10 +42,13 @@ def cosine_distance(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 
 @full_precision
 def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
-    """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7, which is a sum).
+    """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7).
+
+    Eq. 7 is a sum over rows and layers. Next to other losses that are averaged over rows, a weight of n β on
+    this mean is the paper's β. (The authors' code also averages over the width: its β is a weight of β / d.)
 
     Args:
-        h_s, h_t: (B, n, d) [CLS] states of n layer pairs, of the same width; no gradient flows to h_t.
+        h_s, h_t: (B, n, d) the row vectors of n layer pairs, of the same width; no gradient flows to h_t.
     """
     return (normalise(h_s) - normalise(h_t.detach())).square().sum(-1).mean()
 
@@ -65,6 +68,7 @@ class HiddenMSE(LayeredTerm):
         layers: (student layer, teacher layer) pairs.
         vectors: "hidden" for hidden states, "context" for context vectors.
         projection: W, without bias.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
     """
 
     class Settings(TermSettings):
@@ -82,8 +86,8 @@ class HiddenMSE(LayeredTerm):
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, flow: bool = False):
-        super().__init__(layers, [vectors], flow)
+    def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, emd: bool = False):
+        super().__init__(layers, [vectors], emd)
         self._vectors, self.projection = vectors, projection
 
     @classmethod
@@ -100,7 +104,15 @@ class HiddenMSE(LayeredTerm):
 
 
 class HiddenCosine(LayeredTerm):
-    """`hidden_cosine`: 1 - cosine of hidden states, summed over layer pairs. Averaged over: real tokens."""
+    """`hidden_cosine`: 1 - cosine of H_S W and H_T, summed over layer pairs (DistilBERT).
+
+    Averaged over: real tokens.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        projection: W, without bias, or none.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
+    """
 
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
@@ -110,8 +122,8 @@ class HiddenCosine(LayeredTerm):
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: LayerPairs, projection: Projections, flow: bool = False):
-        super().__init__(layers, ["hidden"], flow)
+    def __init__(self, layers: LayerPairs, projection: Projections, emd: bool = False):
+        super().__init__(layers, ["hidden"], emd)
         self.projection = projection
 
     @classmethod

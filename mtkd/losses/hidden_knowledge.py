@@ -38,7 +38,7 @@ def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tens
 
 
 class HiddenKnowledge(LayeredTerm):
-    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs.
+    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs (Liu et al. 2021, Eq. 3).
 
     Averaged over: kept tokens.
 
@@ -53,8 +53,8 @@ class HiddenKnowledge(LayeredTerm):
 
         Attributes:
             top: L_top, the teacher layer paired with the student's last layer, or a fraction of the teacher's
-                layers (None = the last layer); the other layers are spread evenly below it, and embeddings
-                are paired with embeddings.
+                layers (None = the last layer). Layer l of N student layers is paired with the teacher layer
+                g(l) = floor(l top / N + 1/2), and embeddings (l = 0) with embeddings.
             depth: N_D, how many of these layer pairs to keep, counted from the top; None = all.
             tokens: N_L, how many tokens to keep per row at most; None = all.
             token_selection: which tokens to keep: the first (`left`), or those that [CLS] attends to most,

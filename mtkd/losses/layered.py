@@ -33,25 +33,26 @@ class LayeredTerm(TokenTerm, ABC):
     """Base class of terms that compare pairs of layers; `pair_loss` is the mean over the items of one pair.
 
     The losses of the pairs are summed. With the layer map `emd`, all pairs are weighted by the earth mover's
-    flow between the layers (BERT-EMD). The layer weights of this flow are updated from the costs of each
-    training batch and saved in checkpoints. Slow build does not apply to such a term.
+    flow between the layers (BERT-EMD). Each micro-batch has its own flow, and in training its costs update
+    the layer weights, which are saved in checkpoints; so the result depends on the size of micro-batches.
+    Slow build does not apply to such a term.
 
     Args:
         pairs: (student layer, teacher layer) pairs.
         fields: fields of OutputSpec that each pair needs of both models.
-        flow: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
+        emd: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
     """
 
     student_weights: Tensor
     teacher_weights: Tensor
 
-    def __init__(self, pairs: LayerPairs, fields: Iterable[str], flow: bool = False):
+    def __init__(self, pairs: LayerPairs, fields: Iterable[str], emd: bool = False):
         super().__init__()
-        self.layer_pairs, self._flow = pairs, flow
-        self.slow_build_pairs = () if flow else pairs
+        self.layer_pairs, self._emd = pairs, emd
+        self.slow_build_pairs = () if emd else pairs
         layer_sets = [frozenset(layers) for layers in zip(*pairs, strict=True)]
         self.student_need, self.teacher_need = (spec_of(fields, layers) for layers in layer_sets)
-        if flow:
+        if emd:
             for name, layers in zip(("student_weights", "teacher_weights"), layer_sets, strict=True):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
@@ -61,9 +62,9 @@ class LayeredTerm(TokenTerm, ABC):
 
     def forward(self, inputs: TermInput) -> Tensor:
         """Compute the sum of the loss over items and pairs."""
-        pairs = self.layer_pairs if self._flow else self.active_pairs(inputs.active_layers)
+        pairs = self.layer_pairs if self._emd else self.active_pairs(inputs.active_layers)
         losses = torch.stack([self.pair_loss(inputs, *pair) for pair in pairs])
-        if not self._flow:
+        if not self._emd:
             return losses.sum() * inputs.num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd_flow(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)

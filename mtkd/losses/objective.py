@@ -26,7 +26,8 @@ class Objective(nn.Module):
     """L = sum over terms of weight * (sum over items) / (number of items).
 
     The items are counted over the whole step (all micro-batches of all processes), so splitting a batch does
-    not change the result.
+    not change the result, except for losses that relate the rows of a micro-batch to each other (SampleTerm),
+    and for the layer map `emd`, which computes a flow and updates its layer weights per micro-batch.
 
     Args:
         terms: name -> term; each term holds its weight and the task types that it applies to.

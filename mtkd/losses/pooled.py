@@ -98,12 +98,19 @@ def _pool_pairs(visible: Tensor, stride: int) -> Tensor:
 
 
 class PooledTerm(LayeredTerm):
-    """Base class of terms on windows of `stride` tokens. Averaged over: windows with a real token."""
+    """Base class of terms on windows of `stride` tokens.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        kind: the field of OutputSpec that is compared.
+        stride: tokens per window.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
+    """
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
 
-    def __init__(self, layers: LayerPairs, kind: str, stride: int, flow: bool = False):
-        super().__init__(layers, [kind], flow)
+    def __init__(self, layers: LayerPairs, kind: str, stride: int, emd: bool = False):
+        super().__init__(layers, [kind], emd)
         self._stride = stride
 
     def num_items(self, task: Task, batch: Batch) -> int:
@@ -114,7 +121,10 @@ class PooledTerm(LayeredTerm):
 class PooledHiddenMSE(PooledTerm):
     """`pooled_hidden_mse`: MSE of H_S W and the teacher's averaged states, summed over layer pairs.
 
+    It is WaLDORf's Eq. 2. Averaged over: windows with a real token.
+
     Args:
+        layers, stride, emd: see PooledTerm.
         projection: W, without bias.
     """
 
@@ -124,8 +134,8 @@ class PooledHiddenMSE(PooledTerm):
         layer_map: LayerMap = "uniform"
         projection: Projection = "shared"
 
-    def __init__(self, layers: LayerPairs, stride: int, projection: Projections, flow: bool = False):
-        super().__init__(layers, "hidden", stride, flow)
+    def __init__(self, layers: LayerPairs, stride: int, projection: Projections, emd: bool = False):
+        super().__init__(layers, "hidden", stride, emd)
         self.projection = projection
 
     @classmethod
@@ -142,15 +152,21 @@ class PooledHiddenMSE(PooledTerm):
 
 
 class PooledAttentionScoreMSE(PooledTerm):
-    """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, over layer pairs."""
+    """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, summed over layer pairs.
+
+    It is WaLDORf's Eq. 3. Averaged over: windows with a real token.
+
+    Args:
+        layers, stride, emd: see PooledTerm.
+    """
 
     class Settings(TermSettings):
         """MSE with the teacher's largest attention score per window (WaLDORf), for equally many heads."""
 
         layer_map: LayerMap = "uniform"
 
-    def __init__(self, layers: LayerPairs, stride: int, flow: bool = False):
-        super().__init__(layers, "scores", stride, flow)
+    def __init__(self, layers: LayerPairs, stride: int, emd: bool = False):
+        super().__init__(layers, "scores", stride, emd)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

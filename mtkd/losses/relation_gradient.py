@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# The number of elements of a (heads, n, n) matrix to compute at a time: CPU_CHUNK fits a CPU's cache,
-# GPU_CHUNK bounds the memory on other devices.
+# The number of elements of a (heads, n, n) matrix to compute at a time. Four such matrices are in memory: in
+# float32, 4 MiB on a CPU, which fits its cache, and 512 MiB on other devices; more only if one head of a text
+# (on other devices, all heads of an example) has more elements.
 CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 

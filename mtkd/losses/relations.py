@@ -80,6 +80,7 @@ class Relation(LayeredTerm):
         relation_heads: the number of relation heads.
         regrouping: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
         teacher_heads: the number of the teacher's attention heads.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
 
     With regrouping = "random", the heads are drawn when the term is built; the caller seeds torch.
     """
@@ -113,10 +114,10 @@ class Relation(LayeredTerm):
         relation_heads: int,
         regrouping: str,
         teacher_heads: int,
-        flow: bool = False,
+        emd: bool = False,
     ):
         letters = sorted(set("".join(relations)) - {"-"})
-        super().__init__(layers, [VECTORS[letter] for letter in letters], flow)
+        super().__init__(layers, [VECTORS[letter] for letter in letters], emd)
         self._relations = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in relations]
         self._relation_heads, self._regrouping, self._teacher_heads = (
             relation_heads,
