@@ -55,12 +55,13 @@ def _by_example(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads:
 
 def _texts(mask: Tensor) -> Iterator[tuple[int, int, slice | Tensor]]:
     """The row, the number of tokens and the positions of each text; a slice if they follow each other."""
-    for row, numbers in enumerate(mask):
-        for number in numbers.unique().tolist():
-            if number:
-                positions = (numbers == number).nonzero().flatten()
-                first, last, n = int(positions[0]), int(positions[-1]), len(positions)
-                yield row, n, slice(first, last + 1) if last - first + 1 == n else positions
+    for number in range(1, int(mask.max()) + 1) if mask.numel() else ():
+        of_text = mask == number
+        counts, firsts = of_text.sum(1).tolist(), of_text.int().argmax(1).tolist()
+        for row, (n, first) in enumerate(zip(counts, firsts, strict=True)):
+            positions = slice(first, first + n)
+            if n:
+                yield row, n, positions if bool(of_text[row, positions].all()) else of_text[row]
 
 
 def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
