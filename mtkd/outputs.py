@@ -16,6 +16,7 @@ from tasks.tokens.batching import to_device
 # The outputs that exist per layer, and their names in messages.
 BY_LAYER = {
     "cls": "first-token vectors",
+    "mean": "mean vectors",
     "hidden": "hidden states",
     "query": "queries",
     "key": "keys",
@@ -23,6 +24,7 @@ BY_LAYER = {
     "context": "context vectors",
     "scores": "attention scores",
 }
+OF_ROWS = ("cls", "mean")  # those with one vector per row
 NO_LAYERS: frozenset[int] = frozenset()
 
 
@@ -31,13 +33,14 @@ class OutputSpec(Record):
     """The outputs that a loss term needs of a model, or that a model or teacher offers.
 
     The fields named in BY_LAYER are sets of layers. Layers count from 1; layer 0 is the output of the
-    embedding layer (`hidden` and `cls` only).
+    embedding layer (`hidden`, `cls` and `mean` only).
 
     Attributes:
         logits: the logits of the task head.
         pooled: one vector per row, which the task heads read.
         sequence: one vector per token, which the heads of `span` tasks read.
         cls: the hidden state of the first token.
+        mean: the mean of the hidden states over the real tokens of a row.
         hidden: the hidden states of all tokens.
         query, key, value: queries, keys and values, with the attention heads concatenated.
         context: the outputs of the attention heads, concatenated, before the output projection.
@@ -58,6 +61,7 @@ class OutputSpec(Record):
     scores: frozenset[Layer] = NO_LAYERS
     selected: frozenset[Layer] = NO_LAYERS
     selection: Selection | None = None
+    mean: frozenset[Layer] = NO_LAYERS
 
     def __or__(self, other: OutputSpec) -> OutputSpec:
         names = [f.name for f in fields(OutputSpec) if f.name != "selection"]
@@ -85,7 +89,7 @@ class OutputSpec(Record):
         return (
             self.sequence
             or bool(self.selected)
-            or any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
+            or any(getattr(self, kind) for kind in BY_LAYER if kind not in OF_ROWS)
         )
 
     def missing_from(self, offers: OutputSpec) -> list[str]:
@@ -117,10 +121,16 @@ class EncoderOutput:
     Attributes:
         pooled: (B, D) one vector per row, which the task heads read.
         sequence: (B, L, D) one vector per token, which the heads of `span` tasks read.
-        cls: (B, d).
+        cls, mean: (B, d).
         hidden, query, key, value, context: (B, L, d); from layer 1 on (B, ceil(L / `EncoderSpec.stride`), d).
-        scores: (B, heads, L, L), with L shortened likewise.
+        scores: (B, heads, L, L) [example, head, query, key], with L shortened likewise: Q Kᵀ times the
+            model's scaling (1 / sqrt(d / heads) unless its family has another), plus its position bias, if it
+            has one. No mask is applied: entries of padding, and of two texts that do not see each other,
+            carry no information.
         mask: (B, L) bool, True = real token; None for a model that reads the texts of a row separately.
+        text_numbers: (B, L) int64, the number of each token's text, from 1, and 0 for padding, if the model
+            reads the texts of a row in one sequence and they do not see each other (a bi-encoder); None if
+            all tokens of a row see each other.
     """
 
     pooled: Tensor | None = None
@@ -133,6 +143,8 @@ class EncoderOutput:
     context: Mapping[int, Tensor] = field(default_factory=dict)
     scores: Mapping[int, Tensor] = field(default_factory=dict)
     mask: Tensor | None = None
+    text_numbers: Tensor | None = None
+    mean: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,6 +210,7 @@ class EncoderSpec(Record):
         stride: how many tokens each state of layer 1 and above stands for.
         embedding_size: the width of layer 0, if it is not `hidden_size`.
         table: the table `student.<table>` of a recipe, in which a student's sizes are set.
+        mean_pooled: True if the vector per row comes from the mean over tokens, False if from first tokens.
     """
 
     family: str
@@ -210,6 +223,7 @@ class EncoderSpec(Record):
     stride: Size = 1
     embedding_size: Width | None = None
     table: str = "transformer"
+    mean_pooled: bool = False
 
     def width_of(self, layer: int) -> int:
         """The width of a layer's hidden states."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.common.errors import UserError
-from tasks.common.records import Layer, Record, Size
+from tasks.common.records import Layer, Record, Seed, Size
 
 TokenRule = Literal["left", "att", "att-no-sep", "att-last-no-sep"]
 ActivationRule = Literal["magnitude", "uniform", "random"]
@@ -26,6 +26,8 @@ class Selection(Record):
         activation_selection: which activations are kept: the largest of each vector (`magnitude`), or the
             same ones in all vectors (`uniform`, `random`).
         scored: (layer, layer whose attention ranks its tokens) pairs, for rules that use attention.
+        seed: what `random` draws the activations from (`train.seed`); None for the other rules, and in stores
+            of format 3, which all have the same activations.
     """
 
     tokens: Size | None = None
@@ -33,6 +35,7 @@ class Selection(Record):
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
     activation_selection: ActivationRule = "magnitude"
     scored: tuple[tuple[Layer, Layer], ...] = ()
+    seed: Seed | None = None
 
     @property
     def ranked(self) -> bool:
@@ -60,7 +63,7 @@ class Selection(Record):
                 ranks.get(layer) == of for layer, of in other.scored
             )
             tokens = self.ranked and alike and self.tokens is not None and other.tokens <= self.tokens
-        same_rule = self.activation_selection == other.activation_selection
+        same_rule = (self.activation_selection, self.seed) == (other.activation_selection, other.seed)
         narrower = (
             other.width <= self.width
             if self.activation_selection == "magnitude"
@@ -85,6 +88,6 @@ class Selection(Record):
     def describe(self) -> str:
         """Describe the selection in words, for messages."""
         tokens = "all tokens" if self.tokens is None else f"{self.tokens} tokens by {self.token_selection}"
-        return f"{tokens}, {self.width:g} of the width" + (
-            "" if self.width == 1 else f" by {self.activation_selection}"
-        )
+        seed = "" if self.seed is None else f" (seed {self.seed})"
+        rule = "" if self.width == 1 else f" by {self.activation_selection}{seed}"
+        return f"{tokens}, {self.width:g} of the width{rule}"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.outputs import BY_LAYER, OF_ROWS, EncoderSpec, ModelOutput, OutputSpec
 from tasks.common.records import Record, Size
 from tasks.task import Task
 
@@ -91,7 +91,8 @@ class Contents(Record):
     def offers(self) -> OutputSpec:
         """The outputs that can be read from the store."""
         need = self.need
-        return replace(need, scores=need.query & need.key, cls=need.cls | need.hidden)
+        of_rows: dict[str, Any] = {kind: getattr(need, kind) | need.hidden for kind in OF_ROWS}
+        return replace(need, scores=need.query & need.key, **of_rows)
 
     def layers(self, kind: str) -> list[int]:
         """The layers for which a kind of output is kept, in order."""
@@ -107,8 +108,9 @@ class Contents(Record):
             tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
         if need.pooled:
             tensors += self._vectors("pooled", "row", (shape.pooled_size,))
-        if need.cls:
-            tensors += self._vectors("cls", "row", (len(need.cls), shape.hidden_size))
+        for kind in OF_ROWS:
+            if layers := self.layers(kind):
+                tensors += self._vectors(kind, "row", (len(layers), shape.hidden_size))
         for kind in OF_TOKENS:
             if layers := self.layers(kind):
                 width = shape.hidden_size if kind == "hidden" else shape.attention_size
@@ -182,8 +184,9 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     vectors: dict[str, Tensor] = {}
     if need.pooled and outputs.pooled is not None:
         vectors["pooled"] = outputs.pooled
-    if need.cls:
-        vectors["cls"] = torch.stack([outputs.cls[layer] for layer in contents.layers("cls")], 1)
+    for kind in OF_ROWS:
+        if layers := contents.layers(kind):
+            vectors[kind] = torch.stack([getattr(outputs, kind)[layer] for layer in layers], 1)
     for kind in OF_TOKENS:
         if layers := contents.layers(kind):
             assert outputs.mask is not None, "token vectors are kept only for rows read as one sequence"

@@ -216,8 +216,8 @@ def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> 
     selection = contents.need.selection
     if selection is None:
         return lengths, np.zeros_like(lengths)
-    n_separators = sum(map(len, reader.layout(len(rows.texts)).specials[1:]))
-    n_kept = lengths - n_separators if selection.without_ends else lengths
+    n_ends = sum(reader.layout(len(rows.texts)).n_ends)
+    n_kept = lengths - n_ends if selection.without_ends else lengths
     return lengths, n_kept if selection.tokens is None else np.minimum(n_kept, selection.tokens)
 
 

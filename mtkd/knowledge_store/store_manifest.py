@@ -16,7 +16,7 @@ from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
 
-STORE_FORMAT = 3
+STORE_FORMAT = 4
 MANIFEST = "manifest.json"
 
 
@@ -60,7 +60,8 @@ class StoreManifest(Record):
     """The manifest of a store.
 
     Attributes:
-        format: version of the layout.
+        format: version of the layout and of what it holds; before 4, the tokens of two texts that a
+            bi-encoder reads side by side were ranked together.
         version, command: the mtkd version and the command line that built the store.
         options: the options of that command, which are used again for repairs.
         corpus: key of the augmented corpus whose copies are included, or None.

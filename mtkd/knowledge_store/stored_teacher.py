@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from mtkd.knowledge_store.contents import OF_TOKENS, Field, LogitsLayout, activa
 from mtkd.knowledge_store.row_index import read_rows, row_digests
 from mtkd.knowledge_store.shard_files import ShardReader
 from mtkd.knowledge_store.store_manifest import StoreManifest
-from mtkd.outputs import ModelOutput, OutputSpec, Selected
+from mtkd.models.encoders.text_vectors import pool_text
+from mtkd.outputs import OF_ROWS, ModelOutput, OutputSpec, Selected
 from mtkd.teachers.hidden_selection import narrow, scores_of, static_activations
 from tasks.common.errors import UserError
 from tasks.data.loading import digest_rows
@@ -53,8 +55,9 @@ class StoredTeacher:
         names |= {"pooled"} if need.pooled else set()
         names |= {kind for kind in OF_TOKENS if getattr(need, kind)}
         names |= {"query", "key"} if need.scores else set()
-        for layer in need.cls:
-            names.add("cls" if layer in contents.need.cls else "hidden")
+        for kind in OF_ROWS:
+            stored = getattr(contents.need, kind)
+            names |= {kind if layer in stored else "hidden" for layer in getattr(need, kind)}
         of_tokens = bool(names & set(OF_TOKENS)) or (need.logits and outputs.per == "token")
         names |= {"tokens"} if of_tokens else set()
         names |= {"kept"} if need.selected else set()
@@ -82,27 +85,43 @@ class StoredTeacher:
             if kind in stored:
                 vectors = _decode(stored, kind)
                 by_kind[kind] = {layer: vectors[:, :, i] for i, layer in enumerate(contents.layers(kind))}
-        states = by_kind.get("hidden", {})
-        cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
-        if "cls" in stored:
-            vectors = _decode(stored, "cls")
-            cls |= {layer: vectors[:, i] for i, layer in enumerate(contents.layers("cls"))}
+        hidden = by_kind.get("hidden", {})
         heads = contents.shape.heads
         scores = {n: scores_of(by_kind["query"][n], by_kind["key"][n], heads) for n in sorted(need.scores)}
         logits = stored.get("logits")
         if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
             logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
+        tokens = batch.inputs.joined
+        by_layer: dict[str, Any] = {
+            kind: self._row_vectors(kind, sorted(getattr(need, kind)), stored, hidden) for kind in OF_ROWS
+        }
+        for kind, tensors in by_kind.items():
+            by_layer[kind] = {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
         outputs = ModelOutput(
             logits=logits,
             pooled=_decode(stored, "pooled") if need.pooled else None,
-            mask=batch.inputs.joined.mask if batch.inputs.joined else None,
-            cls={layer: cls[layer] for layer in sorted(need.cls)},
+            mask=tokens.mask if tokens else None,
+            text_numbers=tokens.text_numbers if tokens else None,
             scores=scores,
             selected=self._selected(stored),
-            **{kind: {n: by_kind[kind][n] for n in sorted(getattr(need, kind))} for kind in by_kind},  # type: ignore[arg-type]
+            **by_layer,
         )
         return outputs.to(batch.labels.device)
+
+    def _row_vectors(
+        self, kind: str, layers: Sequence[int], stored: Mapping[str, Tensor], hidden: Mapping[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """One vector per row of some layers, as stored, or computed from stored hidden states."""
+        vectors, kept = {}, self._contents.layers(kind)
+        for layer in layers:
+            if layer in kept:
+                vectors[layer] = _decode(stored, kind)[:, kept.index(layer)]
+            else:
+                states = hidden[layer]
+                mask = torch.arange(states.shape[1]) < stored["tokens"][:, None]
+                vectors[layer] = states[:, 0] if kind == "cls" else pool_text(states, mask, "mean")
+        return vectors
 
     def _selected(self, stored: Mapping[str, Tensor]) -> dict[int, Selected]:
         requested, kept_selection = self._need.selection, self._contents.need.selection

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, require_same_heads
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, mask_of, pair_mask
+from mtkd.losses.layered import LayeredTerm, pair_mask, texts_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, TermSettings
 
@@ -24,12 +24,13 @@ def attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Ten
 
     Args:
         scores_s, scores_t: (B, H, L, L) scores [example, head, query, key], no gradient to the teacher's.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding, of
+            which the tokens of a text have only that text as valid keys.
     """
     valid = pair_mask(mask)
     difference = (scores_s - scores_t.detach()).masked_fill(~valid, 0.0)
-    per_query = difference.square().sum(-1) / mask.sum(-1).clamp(min=1)[:, None, None]
-    return per_query.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+    per_query = difference.square().sum(-1) / valid.sum(-1).clamp(min=1)
+    return per_query.sum() / (mask.bool().sum().clamp(min=1) * scores_s.shape[1])
 
 
 @full_precision
@@ -40,7 +41,7 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         scores_s, scores_t: (B, H, L, L) scores before the softmax; no gradient flows to the teacher's.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool or integers; see `attention_score_mse`.
     """
     valid = pair_mask(mask)
     # The lowest finite number, unlike -inf, gives no NaN in the rows of padded queries (zeroed below).
@@ -49,17 +50,19 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
         for scores in (scores_s, scores_t.detach())
     )
     divergences = (teacher.exp() * (teacher - student)).masked_fill(~valid, 0.0)
-    return divergences.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+    return divergences.sum() / (mask.bool().sum().clamp(min=1) * scores_s.shape[1])
 
 
 class ScoreTerm(LayeredTerm):
     """Base class of terms on attention scores, for models with equally many heads.
 
-    Averaged over: real tokens.
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
     """
 
-    def __init__(self, layers: LayerPairs, flow: bool = False):
-        super().__init__(layers, ["scores"], flow)
+    def __init__(self, layers: LayerPairs, emd: bool = False):
+        super().__init__(layers, ["scores"], emd)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -69,7 +72,10 @@ class ScoreTerm(LayeredTerm):
 
 
 class AttentionScoreMSE(ScoreTerm):
-    """`attention_score_mse`: the MSE of attention scores, summed over layer pairs."""
+    """`attention_score_mse`: the MSE of attention scores, summed over layer pairs (TinyBERT Eq. 7).
+
+    Averaged over: real tokens.
+    """
 
     class Settings(TermSettings):
         """MSE of attention scores before the softmax (TinyBERT); both models need equally many heads."""
@@ -79,20 +85,23 @@ class AttentionScoreMSE(ScoreTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_score_mse(
-            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
+            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], texts_of(inputs)
         )
 
 
 class AttentionKL(ScoreTerm):
-    """`attention_kl`: the KL divergence of attention distributions, summed over layer pairs."""
+    """`attention_kl`: the KL divergence of attention distributions, summed over layer pairs (MiniLM Eq. 2).
+
+    Averaged over: real tokens.
+    """
 
     class Settings(TermSettings):
         """KL divergence of attention distributions (MiniLM); both models need equally many heads."""
 
-        layer_map: LayerMap = "auto"
+        layer_map: LayerMap = "minilmv2"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_kl(
-            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
+            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], texts_of(inputs)
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mtkd.losses.layer_maps import LayerPairs, layer_pairs
-from mtkd.losses.layered import Projections
+from mtkd.losses.layered import Projections, SampleTerm
 from mtkd.losses.loss_registry import losses_for
-from mtkd.losses.loss_term import ModelPair
+from mtkd.losses.loss_term import LossTerm, ModelPair
 from tasks.common.errors import UserError
 
 
@@ -54,7 +54,7 @@ def _require_windows(name: str, models: ModelPair, pairs: LayerPairs) -> None:
             f"the term {name!r} compares one student state with {models.student.stride} tokens, but layer 0 "
             "(the embeddings) has one state per token",
             expected=f"layers 1 to {models.student.layers}",
-            hint="to compare the embeddings, add a hidden_mse term with layers = [[0, 0]]",
+            hint="to compare the embeddings, add a hidden_mse term with layer_map = [[0, 0]]",
         )
     _require_teacher(name, models, pairs)
 
@@ -74,11 +74,23 @@ def widths_of(models: ModelPair, of: str) -> tuple[int, int]:
     return getattr(models.student, of), getattr(models.teacher, of)
 
 
-def hidden_widths(models: ModelPair, pairs: LayerPairs) -> tuple[int, int]:
-    """Widths of the hidden states of student and teacher, taken from the first pair.
+def hidden_widths(name: str, models: ModelPair, pairs: LayerPairs) -> tuple[int, int]:
+    """Widths of the hidden states of student and teacher, which are the same for all pairs of a term.
 
-    Embeddings with a width of their own are compared in a term of their own; `pairs_of` refuses a mix.
+    Raises:
+        UserError: the embeddings of a model have a width of their own, and a pair compares another layer.
     """
+    for who, model, layers in zip(
+        ("student", "teacher"), (models.student, models.teacher), zip(*pairs, strict=True), strict=True
+    ):
+        if len({model.width_of(layer) for layer in layers}) > 1:
+            raise UserError(
+                f"the term {name!r} compares the embeddings of the {who} ({model.family}), of width "
+                f"{model.width_of(0)}, together with layers of width {model.hidden_size}",
+                expected="pairs of layers of one width",
+                hint="leave layer 0 out of this term (`hidden_knowledge`: with a smaller `depth`), and "
+                "compare the embeddings in a term of their own: `hidden_mse` with layer_map = [[0, 0]]",
+            )
     layer_s, layer_t = pairs[0]
     return models.student.width_of(layer_s), models.teacher.width_of(layer_t)
 
@@ -88,6 +100,28 @@ def vector_layers(name: str, vector: str, models: ModelPair) -> tuple[int, int]:
     if vector == "pooled":
         return 0, 0
     return pairs_of(name, [(models.student.layers, models.teacher.layers)], models)[0]
+
+
+def unread_cls(name: str, term: LossTerm, models: ModelPair, *, has_settings: bool = True) -> str | None:
+    """A warning if a term compares first-token vectors that no head of a model reads; None if there is none.
+
+    Args:
+        name: the name of the term.
+        has_settings: False for a term that was passed as an object, which no setting changes.
+    """
+    needs = (("student", term.student_need, models.student), ("teacher", term.teacher_need, models.teacher))
+    pools_by_mean = [who for who, need, model in needs if need.cls and model.mean_pooled]
+    if not pools_by_mean:
+        return None
+    advice = ""
+    if has_settings and "row_vector" in type(term).Settings.model_fields:
+        bi_encoder = not (models.student.offers.pooled and models.teacher.offers.pooled)
+        readers = "with cross-encoders, " if bi_encoder and isinstance(term, SampleTerm) else ""
+        advice = f"; {readers}`terms.{name}.row_vector=pooled` compares pooled vectors"
+    return (
+        f"the term {name!r} compares vectors of first tokens (`cls`), which no head of the "
+        f"{' and the '.join(pools_by_mean)} reads, as the heads read the mean over tokens{advice}"
+    )
 
 
 def projections_of(name: str, kind: str, pairs: LayerPairs, widths: tuple[int, int]) -> Projections:

@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mtkd.losses.compatibility import vector_layers, widths_of
+from mtkd.losses.compatibility import projections_of, vector_layers, widths_of
 from mtkd.losses.hidden import normalise
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
-from mtkd.losses.term_settings import TermSettings, applies_to
+from mtkd.losses.term_settings import SharedProjection, TermSettings, applies_to
 from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.tokens.batching import Batch
@@ -49,13 +49,15 @@ def sample_contrastive(
 
 
 class SampleContrastive(SampleTerm):
-    """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT).
+    """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT Eq. 16-17).
 
-    Averaged over: labelled rows.
+    Averaged over: labelled rows. A micro-batch with two or more of them gives the mean of the loss over its
+    anchors, which are the vectors of its labelled rows from both models, weighted by the number of these
+    rows. A micro-batch with fewer is skipped.
 
     Args:
         vector, layer_s, layer_t: see SampleTerm.
-        projection: the map from student to teacher width (W_g).
+        projection: the map from student to teacher width (W_g), without bias, or none.
         bins: the number of classes that scores are sorted into; None for tasks with classes.
     """
 
@@ -67,14 +69,17 @@ class SampleContrastive(SampleTerm):
                 heads read (`pooled`).
             temperature: the number that dot products are divided by before the softmax.
             normalize: whether to scale the vectors to length 1.
-            bins: the number of classes that the scores of a `regress` task are sorted into; None = such tasks
-                are refused.
+            bins: the number of classes of equal width that the scores of a `regress` task are sorted into,
+                over the `range` that the task must declare; None = such tasks are refused.
+            projection: whether one matrix W_g maps the student's vectors to the teacher's width (`shared`),
+                or there is none (`none`, for equal widths).
         """
 
         row_vector: RowVector = "cls"
         temperature: float = Field(0.07, gt=0)
         normalize: bool = True
         bins: int | None = Field(None, gt=1)
+        projection: SharedProjection = "shared"
 
     needs_labels: ClassVar[bool] = True
     comparison = "a contrast between rows"
@@ -100,7 +105,7 @@ class SampleContrastive(SampleTerm):
                 _require_classes(name, task, settings.bins)
         widths = widths_of(models, "pooled_size" if settings.row_vector == "pooled" else "hidden_size")
         layers = vector_layers(name, settings.row_vector, models)
-        projection = Projections("shared", [layers], *widths)
+        projection = projections_of(name, settings.projection, [layers], widths)
         s = settings
         return cls(s.row_vector, *layers, projection, s.temperature, s.normalize, s.bins)
 
@@ -118,7 +123,14 @@ class SampleContrastive(SampleTerm):
 
 
 def _require_classes(name: str, task: Task, bins: int | None) -> None:
-    """Refuse a task whose labels are neither classes nor scores to be sorted into classes."""
+    """Refuse a task whose labels are neither classes nor scores that can be sorted into classes."""
+    if bins is not None and "range" in task.type.fields and task.range is None:
+        raise UserError(
+            f"terms.{name}.bins={bins} divides the range of scores into {bins} classes, but the task "
+            f"{task.name!r} declares no range",
+            expected="`range = [lowest, highest]` in the task's file",
+            hint=f'or leave such tasks out of the term with `terms.{name}.task_types=["classify", "rank"]`',
+        )
     if not task.type.has_classes(bins):
         binned = f"`terms.{name}.bins=5` sorts the scores into classes; "
         raise UserError(

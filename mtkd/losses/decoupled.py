@@ -58,7 +58,9 @@ def _kl(log_s: Tensor, log_t: Tensor) -> Tensor:
 
 
 class DecoupledLogits(LossTerm):
-    """`decoupled_logits`: `decoupled_kl` with the label as the target class; item: a row.
+    """`decoupled_logits`: `decoupled_kl` with the label as the target class (Zhao et al. 2022, Eq. 7).
+
+    Averaged over: rows.
 
     For rows without a label, the target class is the teacher's most probable class. For tasks with one output
     per row (`regress`, `rank`) the loss is the MSE of the outputs, as in `soft_labels`. Tasks with several

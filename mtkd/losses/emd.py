@@ -49,7 +49,7 @@ def emd_weights(cost: Tensor, flow: Tensor, temperature: float = 1.0) -> tuple[T
     columns. (The softmax is the paper's, the normalised r the authors' code, which has no softmax.)
 
     Args:
-        cost, flow: (N, M) the input and the result of `emd`; no gradient flows to either.
+        cost, flow: (N, M) the input and the result of `emd_flow`; no gradient flows to either.
         temperature: ρ > 0; larger values make the weights more equal.
 
     Returns:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, widths_of
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.layered import LayeredTerm, Projections, RowVector, mask_of, spec_of
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
-from mtkd.outputs import OutputSpec
 from tasks.common.errors import UserError
 
 
@@ -43,10 +42,13 @@ def cosine_distance(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 
 @full_precision
 def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
-    """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7, which is a sum).
+    """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7).
+
+    Eq. 7 is a sum over rows and layers. Next to other losses that are averaged over rows, a weight of n β on
+    this mean is the paper's β. (The authors' code also averages over the width: its β is a weight of β / d.)
 
     Args:
-        h_s, h_t: (B, n, d) [CLS] states of n layer pairs, of the same width; no gradient flows to h_t.
+        h_s, h_t: (B, n, d) the row vectors of n layer pairs, of the same width; no gradient flows to h_t.
     """
     return (normalise(h_s) - normalise(h_t.detach())).square().sum(-1).mean()
 
@@ -66,6 +68,7 @@ class HiddenMSE(LayeredTerm):
         layers: (student layer, teacher layer) pairs.
         vectors: "hidden" for hidden states, "context" for context vectors.
         projection: W, without bias.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
     """
 
     class Settings(TermSettings):
@@ -83,16 +86,15 @@ class HiddenMSE(LayeredTerm):
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, flow: bool = False):
-        super().__init__(layers, [vectors], flow)
+    def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, emd: bool = False):
+        super().__init__(layers, [vectors], emd)
         self._vectors, self.projection = vectors, projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         s, pairs = settings, pairs_of(name, settings.layer_map, models)
-        widths = (
-            widths_of(models, "attention_size") if s.vectors == "context" else hidden_widths(models, pairs)
-        )
+        is_context = s.vectors == "context"
+        widths = widths_of(models, "attention_size") if is_context else hidden_widths(name, models, pairs)
         return cls(pairs, s.vectors, projections_of(name, s.projection, pairs, widths), s.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
@@ -102,24 +104,32 @@ class HiddenMSE(LayeredTerm):
 
 
 class HiddenCosine(LayeredTerm):
-    """`hidden_cosine`: 1 - cosine of hidden states, summed over layer pairs. Averaged over: real tokens."""
+    """`hidden_cosine`: 1 - cosine of H_S W and H_T, summed over layer pairs (DistilBERT).
+
+    Averaged over: real tokens.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        projection: W, without bias, or none.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
+    """
 
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
 
-        layer_map: LayerMap = "auto"
+        layer_map: LayerMap = "minilmv2"
         projection: Projection = "none"
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: LayerPairs, projection: Projections, flow: bool = False):
-        super().__init__(layers, ["hidden"], flow)
+    def __init__(self, layers: LayerPairs, projection: Projections, emd: bool = False):
+        super().__init__(layers, ["hidden"], emd)
         self.projection = projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs = pairs_of(name, settings.layer_map, models)
-        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(name, models, pairs))
         return cls(pairs, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
@@ -129,18 +139,28 @@ class HiddenCosine(LayeredTerm):
 
 
 class ClsMSE(LossTerm):
-    """`cls_mse`: MSE of normalised [CLS] vectors, averaged over layer pairs (BERT-PKD Eq. 7).
+    """`cls_mse`: MSE of normalised row vectors, averaged over layer pairs (BERT-PKD Eq. 7).
 
     Averaged over: rows.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        projection: the map from student to teacher width, without bias, or none.
+        vectors: which vector of a row is compared, of student and teacher: the first token's (`cls`), or the
+            `mean` over the real tokens (fields of OutputSpec).
     """
 
     class Settings(TermSettings):
-        """MSE of normalised first-token vectors, averaged over the layer pairs (BERT-PKD).
+        """MSE of the rows' normalised vectors of each layer, averaged over the layer pairs (BERT-PKD).
 
         Attributes:
+            row_vector: the vector of a row: the layer's first token (`cls`, as in the paper), or the layer's
+                states pooled as each model pools its last layer (`pooled`): the mean over real tokens if the
+                heads of the model read such a mean (pooling=mean), and otherwise the first token.
             include_last: whether to include the student's last layer; the paper excludes it.
         """
 
+        row_vector: RowVector = "cls"
         layer_map: LayerMap = "skip"
         include_last: bool = False
         projection: Projection = "none"
@@ -148,18 +168,22 @@ class ClsMSE(LossTerm):
     without_layers: ClassVar[bool | dict[str, Any]] = False
     with_strides: ClassVar[bool | dict[str, Any]] = False
 
-    def __init__(self, layers: LayerPairs, projection: Projections):
+    def __init__(
+        self, layers: LayerPairs, projection: Projections, vectors: tuple[str, str] = ("cls", "cls")
+    ):
         super().__init__()
-        self.slow_build_pairs, self.projection = layers, projection
-        student_layers, teacher_layers = (frozenset(numbers) for numbers in zip(*layers, strict=True))
-        self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
+        self.slow_build_pairs, self.projection, self._vectors = layers, projection, vectors
+        layer_sets = [frozenset(numbers) for numbers in zip(*layers, strict=True)]
+        self.student_need, self.teacher_need = (
+            spec_of([field], numbers) for field, numbers in zip(vectors, layer_sets, strict=True)
+        )
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         if settings.layer_map == "emd":
             raise UserError(
                 f"the term {name!r} (cls_mse) does not support layer_map=emd",
-                expected="uniform, skip, last, first, top:L, last-only, auto, or pairs such as [[1, 3]]",
+                expected="uniform, skip, last, first, top:L, last-only, minilmv2, or pairs such as [[1, 3]]",
             )
         pairs = pairs_of(name, settings.layer_map, models)
         if not settings.include_last:
@@ -169,12 +193,18 @@ class ClsMSE(LossTerm):
                 f"the term {name!r} leaves out the student's last layer, but the student has no other",
                 hint=f"use `terms.{name}.include_last=true`, or a deeper student",
             )
-        return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "hidden_size")))
+        widths = hidden_widths(name, models, pairs)
+        projection = projections_of(name, settings.projection, pairs, widths)
+        pooled = settings.row_vector == "pooled"
+        student, teacher = (
+            "mean" if pooled and model.mean_pooled else "cls" for model in (models.student, models.teacher)
+        )
+        return cls(pairs, projection, (student, teacher))
 
     def forward(self, inputs: TermInput) -> Tensor:
         pairs = self.active_pairs(inputs.active_layers)
-        student = torch.stack(
-            [self.projection(inputs.student_outputs.cls[layer], layer) for layer, _ in pairs], 1
-        )
-        teacher = torch.stack([inputs.teacher_outputs.cls[layer] for _, layer in pairs], 1)
+        of_student = getattr(inputs.student_outputs, self._vectors[0])
+        of_teacher = getattr(inputs.teacher_outputs, self._vectors[1])
+        student = torch.stack([self.projection(of_student[layer], layer) for layer, _ in pairs], 1)
+        teacher = torch.stack([of_teacher[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

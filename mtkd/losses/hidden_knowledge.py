@@ -38,7 +38,7 @@ def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tens
 
 
 class HiddenKnowledge(LayeredTerm):
-    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs.
+    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs (Liu et al. 2021, Eq. 3).
 
     Averaged over: kept tokens.
 
@@ -53,8 +53,8 @@ class HiddenKnowledge(LayeredTerm):
 
         Attributes:
             top: L_top, the teacher layer paired with the student's last layer, or a fraction of the teacher's
-                layers (None = the last layer); the other layers are spread evenly below it, and embeddings
-                are paired with embeddings.
+                layers (None = the last layer). Layer l of N student layers is paired with the teacher layer
+                g(l) = floor(l top / N + 1/2), and embeddings (l = 0) with embeddings.
             depth: N_D, how many of these layer pairs to keep, counted from the top; None = all.
             tokens: N_L, how many tokens to keep per row at most; None = all.
             token_selection: which tokens to keep: the first (`left`), or those that [CLS] attends to most,
@@ -62,7 +62,8 @@ class HiddenKnowledge(LayeredTerm):
                 were the last layer (`att-last-no-sep`).
             width: N_W, the fraction of each vector's activations to keep.
             activation_selection: which activations to keep: the largest of each vector (`magnitude`), or
-                the same ones in all vectors (`uniform`, `random`).
+                the same ones in all vectors: evenly spaced ones (`uniform`), or ones drawn at `random`, which
+                follow `train.seed`.
         """
 
         top: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -99,8 +100,11 @@ class HiddenKnowledge(LayeredTerm):
             ranking_layer_of = {0: 0, **dict(named_map_pairs(f"top:{highest_ranking}", n, m))}
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
-        selection = Selection(s.tokens, s.token_selection, s.width, s.activation_selection, tuple(scored))
-        return cls(pairs, selection, projections_of(name, s.projection, pairs, hidden_widths(models, pairs)))
+        seed = models.seed if s.activation_selection == "random" else None
+        rules = s.tokens, s.token_selection, s.width, s.activation_selection
+        selection = Selection(*rules, tuple(scored), seed)
+        widths = hidden_widths(name, models, pairs)
+        return cls(pairs, selection, projections_of(name, s.projection, pairs, widths))
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the kept tokens of the batch."""

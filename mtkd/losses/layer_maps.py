@@ -8,10 +8,10 @@ from mtkd.outputs import EncoderSpec
 from tasks.common.errors import UserError
 
 LayerPairs = list[tuple[int, int]]
-NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "auto", "emd")
+NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "minilmv2", "emd")
 
 # MiniLMv2 section 3.2: for 24 layers an upper middle layer is best; which one depends on the family.
-_AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
+_MINILMV2_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
 
 
 def named_map_pairs(name: str, student: int, teacher: int) -> LayerPairs:
@@ -38,7 +38,7 @@ def layer_pairs(spec: str | LayerPairs, student: EncoderSpec, teacher: EncoderSp
     """Resolve a layer map to (student layer, teacher layer) pairs.
 
     Args:
-        spec: a name that `named_map_pairs` knows; `auto`: the student's last layer with the teacher layer
+        spec: a name that `named_map_pairs` knows; `minilmv2`: the student's last layer with the teacher layer
             that MiniLMv2 found best (the last one; of 24 layers the 21st, or the 19th in the RoBERTa family);
             `last-only`: the last layers of both (MiniLM, DistilBERT); `emd`: all pairs; or a list of
             pairs, in which 0 is the embedding layer.
@@ -57,8 +57,8 @@ def layer_pairs(spec: str | LayerPairs, student: EncoderSpec, teacher: EncoderSp
         return list(spec)
     if spec == "last-only":
         return [(student.layers, teacher.layers)]
-    if spec == "auto":
-        last = _AUTO_OF_24.get(teacher.family, 21) if teacher.layers == 24 else teacher.layers
+    if spec == "minilmv2":
+        last = _MINILMV2_OF_24.get(teacher.family, 21) if teacher.layers == 24 else teacher.layers
         return [(student.layers, last)]
     if spec == "emd":
         return [(n, m) for n in range(1, student.layers + 1) for m in range(1, teacher.layers + 1)]

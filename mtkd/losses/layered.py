@@ -33,25 +33,26 @@ class LayeredTerm(TokenTerm, ABC):
     """Base class of terms that compare pairs of layers; `pair_loss` is the mean over the items of one pair.
 
     The losses of the pairs are summed. With the layer map `emd`, all pairs are weighted by the earth mover's
-    flow between the layers (BERT-EMD). The layer weights of this flow are updated from the costs of each
-    training batch and saved in checkpoints. Slow build does not apply to such a term.
+    flow between the layers (BERT-EMD). Each micro-batch has its own flow, and in training its costs update
+    the layer weights, which are saved in checkpoints; so the result depends on the size of micro-batches.
+    Slow build does not apply to such a term.
 
     Args:
         pairs: (student layer, teacher layer) pairs.
         fields: fields of OutputSpec that each pair needs of both models.
-        flow: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
+        emd: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
     """
 
     student_weights: Tensor
     teacher_weights: Tensor
 
-    def __init__(self, pairs: LayerPairs, fields: Iterable[str], flow: bool = False):
+    def __init__(self, pairs: LayerPairs, fields: Iterable[str], emd: bool = False):
         super().__init__()
-        self.layer_pairs, self._flow = pairs, flow
-        self.slow_build_pairs = () if flow else pairs
+        self.layer_pairs, self._emd = pairs, emd
+        self.slow_build_pairs = () if emd else pairs
         layer_sets = [frozenset(layers) for layers in zip(*pairs, strict=True)]
         self.student_need, self.teacher_need = (spec_of(fields, layers) for layers in layer_sets)
-        if flow:
+        if emd:
             for name, layers in zip(("student_weights", "teacher_weights"), layer_sets, strict=True):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
@@ -61,9 +62,9 @@ class LayeredTerm(TokenTerm, ABC):
 
     def forward(self, inputs: TermInput) -> Tensor:
         """Compute the sum of the loss over items and pairs."""
-        pairs = self.layer_pairs if self._flow else self.active_pairs(inputs.active_layers)
+        pairs = self.layer_pairs if self._emd else self.active_pairs(inputs.active_layers)
         losses = torch.stack([self.pair_loss(inputs, *pair) for pair in pairs])
-        if not self._flow:
+        if not self._emd:
             return losses.sum() * inputs.num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd_flow(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
@@ -102,14 +103,32 @@ class Projections(nn.Module):
 
 
 def pair_mask(mask: Tensor) -> Tensor:
-    """(B, 1, L, L) bool, True where query and key are both real tokens of the (B, L) mask."""
-    return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+    """(B, 1, L, L) bool, True where query and key are real tokens that see each other.
+
+    Args:
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding. Only
+            tokens of the same text see each other.
+    """
+    same_text = mask.unsqueeze(1) == mask.unsqueeze(2)
+    return (same_text & mask.bool().unsqueeze(1)).unsqueeze(1)
 
 
 def mask_of(inputs: TermInput) -> Tensor:
     """The mask (B, L) of the batch, which encoders return with every output per token."""
     assert inputs.student_outputs.mask is not None, "terms on tokens need the input format `joined`"
     return inputs.student_outputs.mask
+
+
+def texts_of(inputs: TermInput) -> Tensor:
+    """The mask (B, L) for losses on pairs of tokens, which see each other in student and teacher.
+
+    It is `mask_of`, unless a model is a bi-encoder: then it is the number of each token's text, 0 = padding.
+    """
+    student, teacher = inputs.student_outputs.text_numbers, inputs.teacher_outputs.text_numbers
+    if student is None or teacher is None:
+        numbers = student if teacher is None else teacher
+        return mask_of(inputs) if numbers is None else numbers
+    return student * (teacher.amax() + 1) + teacher  # a number for each pair of numbers; 0 for padding
 
 
 def joined_tokens(batch: Batch) -> Tokens:

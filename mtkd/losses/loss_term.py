@@ -26,7 +26,11 @@ class TermInput:
     """Everything that a loss term can read for one micro-batch.
 
     Attributes:
-        teacher: None if no term needs the teacher.
+        task: the task of the batch.
+        batch: its rows: the inputs of both models, and the labels.
+        student_outputs: the outputs of the student for these rows, with gradients.
+        teacher: the outputs of the teacher, without gradients; None if no term needs them. Terms read the
+            property `teacher_outputs`.
         num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
         progress: the fraction of the training steps already done, 0 to 1; for terms that compare no layers,
             of the steps after slow build.
@@ -58,11 +62,17 @@ class TermInput:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The sizes of student and teacher, and the tasks of the training run."""
+    """The sizes of student and teacher, and the tasks of the training run.
+
+    Attributes:
+        seed: `train.seed`, for random choices that must not depend on the other terms, such as what a
+            knowledge store keeps.
+    """
 
     student: EncoderSpec
     teacher: EncoderSpec
     tasks: tuple[Task, ...]
+    seed: int = 0
 
 
 class LossTerm(nn.Module, ABC):
@@ -70,7 +80,8 @@ class LossTerm(nn.Module, ABC):
 
     A term declares which outputs it needs from student and teacher, owns its projections (which are never
     exported), counts the items (rows or tokens) of a batch, and returns the sum of its loss over these items
-    from `forward`. The objective divides this sum by the item count.
+    from `forward`. The objective divides this sum by the item count; "Averaged over:" in the docstring of a
+    term names its items.
 
     Attributes:
         Settings: the settings that a recipe can change; a loss with settings of its own defines a subclass.

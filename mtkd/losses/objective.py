@@ -26,7 +26,8 @@ class Objective(nn.Module):
     """L = sum over terms of weight * (sum over items) / (number of items).
 
     The items are counted over the whole step (all micro-batches of all processes), so splitting a batch does
-    not change the result.
+    not change the result, except for losses that relate the rows of a micro-batch to each other (SampleTerm),
+    and for the layer map `emd`, which computes a flow and updates its layer weights per micro-batch.
 
     Args:
         terms: name -> term; each term holds its weight and the task types that it applies to.
@@ -139,6 +140,7 @@ def build_objective(
     teacher: EncoderSpec | None,
     tasks: Iterable[Task],
     slow_build: float = 0.0,
+    seed: int = 0,
 ) -> Objective:
     """Build the objective of a stage.
 
@@ -150,12 +152,13 @@ def build_objective(
         teacher: None for training without a teacher.
         tasks: all tasks of the stage.
         slow_build: see DistillSettings.
+        seed: see ModelPair.
 
     Raises:
         UserError: there is no term, or a term does not fit the sizes of student and teacher, or needs an
             output that one of them does not have.
     """
-    models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks))
+    models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks), seed)
     named = terms if isinstance(terms, Mapping) else named_losses(terms)
     if not named:
         raise UserError("there is no loss to train on", hint="pass one or more losses")

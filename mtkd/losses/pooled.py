@@ -11,7 +11,7 @@ from torch.nn import functional
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask, texts_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.task import Task
@@ -43,11 +43,11 @@ def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
 def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
     """(B, H, K, K) with K = ceil(L / stride): the largest score of real queries and keys in each window.
 
-    The value is the lowest finite number for windows without real tokens.
+    The value is the lowest finite number for windows without queries and keys that see each other.
 
     Args:
         scores: (B, H, L, L) [example, head, query, key].
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
     """
     valid = pair_mask(mask)
     low, padding = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
@@ -80,23 +80,37 @@ def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor,
     Args:
         scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [example, head, query, key].
         scores_t: (B, H, L, L) the teacher's scores; no gradient flows to them.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
         stride: tokens per window, for queries and keys alike.
     """
-    windows = pool_mask(mask, stride)
-    valid = pair_mask(windows)
+    windows = pool_mask(mask.bool(), stride)
+    valid = _pool_pairs(pair_mask(mask), stride)
     difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~valid, 0.0)
-    per_query = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
+    per_query = difference.square().sum(-1) / valid.sum(-1).clamp(min=1)
     return per_query.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
 
 
+def _pool_pairs(visible: Tensor, stride: int) -> Tensor:
+    """(B, 1, K, K) bool: True for windows with a query and a key that see each other, of (B, 1, L, L)."""
+    padding = -visible.shape[-1] % stride
+    padded = functional.pad(visible, (0, padding, 0, padding))
+    return padded.unflatten(3, (-1, stride)).unflatten(2, (-1, stride)).any(5).any(3)
+
+
 class PooledTerm(LayeredTerm):
-    """Base class of terms on windows of `stride` tokens. Averaged over: windows with a real token."""
+    """Base class of terms on windows of `stride` tokens.
+
+    Args:
+        layers: (student layer, teacher layer) pairs.
+        kind: the field of OutputSpec that is compared.
+        stride: tokens per window.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
+    """
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
 
-    def __init__(self, layers: LayerPairs, kind: str, stride: int, flow: bool = False):
-        super().__init__(layers, [kind], flow)
+    def __init__(self, layers: LayerPairs, kind: str, stride: int, emd: bool = False):
+        super().__init__(layers, [kind], emd)
         self._stride = stride
 
     def num_items(self, task: Task, batch: Batch) -> int:
@@ -107,7 +121,10 @@ class PooledTerm(LayeredTerm):
 class PooledHiddenMSE(PooledTerm):
     """`pooled_hidden_mse`: MSE of H_S W and the teacher's averaged states, summed over layer pairs.
 
+    It is WaLDORf's Eq. 2. Averaged over: windows with a real token.
+
     Args:
+        layers, stride, emd: see PooledTerm.
         projection: W, without bias.
     """
 
@@ -117,14 +134,14 @@ class PooledHiddenMSE(PooledTerm):
         layer_map: LayerMap = "uniform"
         projection: Projection = "shared"
 
-    def __init__(self, layers: LayerPairs, stride: int, projection: Projections, flow: bool = False):
-        super().__init__(layers, "hidden", stride, flow)
+    def __init__(self, layers: LayerPairs, stride: int, projection: Projections, emd: bool = False):
+        super().__init__(layers, "hidden", stride, emd)
         self.projection = projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs = pairs_of(name, settings.layer_map, models, pooled=True)
-        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(name, models, pairs))
         return cls(pairs, models.student.stride, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
@@ -135,15 +152,21 @@ class PooledHiddenMSE(PooledTerm):
 
 
 class PooledAttentionScoreMSE(PooledTerm):
-    """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, over layer pairs."""
+    """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, summed over layer pairs.
+
+    It is WaLDORf's Eq. 3. Averaged over: windows with a real token.
+
+    Args:
+        layers, stride, emd: see PooledTerm.
+    """
 
     class Settings(TermSettings):
         """MSE with the teacher's largest attention score per window (WaLDORf), for equally many heads."""
 
         layer_map: LayerMap = "uniform"
 
-    def __init__(self, layers: LayerPairs, stride: int, flow: bool = False):
-        super().__init__(layers, "scores", stride, flow)
+    def __init__(self, layers: LayerPairs, stride: int, emd: bool = False):
+        super().__init__(layers, "scores", stride, emd)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -155,5 +178,5 @@ class PooledAttentionScoreMSE(PooledTerm):
         """The mean over windows for one pair of layers."""
         scores = inputs.teacher_outputs.scores[layer_t]
         return pooled_attention_score_mse(
-            inputs.student_outputs.scores[layer_s], scores, mask_of(inputs), self._stride
+            inputs.student_outputs.scores[layer_s], scores, texts_of(inputs), self._stride
         )

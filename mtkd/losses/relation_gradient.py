@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# The number of elements of a (heads, n, n) matrix to compute at a time: CPU_CHUNK fits a CPU's cache,
-# GPU_CHUNK bounds the memory on other devices.
+# The number of elements of a (heads, n, n) matrix to compute at a time. Four such matrices are in memory: in
+# float32, 4 MiB on a CPU, which fits its cache, and 512 MiB on other devices; more only if one head of a text
+# (on other devices, all heads of an example) has more elements.
 CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 
 class RelationKL(torch.autograd.Function):
-    """The KL summed over relation heads and valid queries; the forward pass also computes the gradient."""
+    """The KL summed over relation heads and valid queries; the forward pass also computes the gradient.
+
+    The mask (B, L) is that of `relation_kl`: bool, or the number of each token's text.
+    """
 
     @staticmethod
     def forward(ctx: Any, mask: Tensor, n_heads: int, differentiable: bool, *operands: Tensor) -> Tensor:
@@ -34,13 +39,10 @@ class RelationKL(torch.autograd.Function):
 
 
 def _by_example(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
-    """Compute the sum one example at a time, with as many heads as fit the cache; fills `grads`."""
-    total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
-    scratch = total.new_empty(4, max(CPU_CHUNK, max(counts, default=0) ** 2))
-    for row, n in enumerate(counts):
-        if n == 0:
-            continue
-        real = slice(n) if bool(mask[row, :n].all()) else mask[row]
+    """Compute the sum one text at a time, with as many heads as fit the cache; fills `grads`."""
+    total, texts = operands[0].new_zeros(()), list(_texts(mask))
+    scratch = total.new_empty(4, max(CPU_CHUNK, max((n for _, n, _ in texts), default=0) ** 2))
+    for row, n, real in texts:
         views = [_heads(x[row, real], n_heads) for x in operands]
         for start in range(0, n_heads, step := max(1, CPU_CHUNK // n**2)):
             heads = slice(start, start + step)
@@ -51,6 +53,17 @@ def _by_example(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads:
     return total
 
 
+def _texts(mask: Tensor) -> Iterator[tuple[int, int, slice | Tensor]]:
+    """The row, the number of tokens and the positions of each text; a slice if they follow each other."""
+    for number in range(1, int(mask.max()) + 1) if mask.numel() else ():
+        of_text = mask == number
+        counts, firsts = of_text.sum(1).tolist(), of_text.int().argmax(1).tolist()
+        for row, (n, first) in enumerate(zip(counts, firsts, strict=True)):
+            positions = slice(first, first + n)
+            if n:
+                yield row, n, positions if bool(of_text[row, positions].all()) else of_text[row]
+
+
 def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
     """Compute the sum over padded examples, as many at a time as GPU_CHUNK allows; fills `grads`."""
     total, (batch, length) = operands[0].new_zeros(()), mask.shape
@@ -58,7 +71,7 @@ def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: l
     scratch = total.new_empty(4, step * n_heads * length**2)
     for start in range(0, batch, step):
         rows = slice(start, start + step)
-        real, valid = mask[rows], mask[rows].repeat_interleave(n_heads, 0)
+        real, valid = mask[rows].bool(), mask[rows].repeat_interleave(n_heads, 0)
         clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
         views = [_heads(x, n_heads).flatten(0, 1) for x in clean]
         value, head_grads = _kl_of_heads(views, valid, scratch, len(grads))
@@ -84,7 +97,7 @@ def _kl_of_heads(
 
     Args:
         operands: a_s, b_s, a_t, b_t, each (k, d, n), with the tokens of a head in columns.
-        valid: (k, n) bool, True = real token; None = all tokens are real.
+        valid: (k, n) the mask, bool or the number of each token's text; None = real tokens of one text.
         scratch: (4, at least k * n * n) a buffer for intermediate results.
         n_grads: 0 = none, 1 = with respect to a_s as both operands, 2 = with respect to a_s and b_s.
     """
@@ -94,9 +107,10 @@ def _kl_of_heads(
     lse_t, lse_s = _softmax(a_t, b_t, valid, t, p), _softmax(a_s, b_s, valid, s, q)
     excess = lse_s - lse_t
     if valid is not None:
-        excess.masked_fill_(~valid, 0.0)
-        p.masked_fill_(~valid.unsqueeze(-1), 0.0)
-        q.masked_fill_(~valid.unsqueeze(-1), 0.0)
+        padding = ~valid.bool()
+        excess.masked_fill_(padding, 0.0)
+        p.masked_fill_(padding.unsqueeze(-1), 0.0)
+        q.masked_fill_(padding.unsqueeze(-1), 0.0)
     value = torch.dot(p.view(-1), t.sub_(s).view(-1)) + excess.sum()
     if n_grads == 0:
         return value, []
@@ -112,6 +126,8 @@ def _softmax(a: Tensor, b: Tensor, valid: Tensor | None, logits: Tensor, out: Te
     """Write the logits (k, n, n) and their softmax over valid keys; return their log-sum-exp (k, n)."""
     torch.baddbmm(logits, a.mT, b, beta=0, alpha=a.shape[1] ** -0.5, out=logits)
     if valid is not None:
-        logits.masked_fill_(~valid.unsqueeze(1), torch.finfo(logits.dtype).min)
+        one_text = valid.dtype == torch.bool
+        unseen = ~valid.unsqueeze(1) if one_text else valid.unsqueeze(1) != valid.unsqueeze(2)
+        logits.masked_fill_(unseen, torch.finfo(logits.dtype).min)
     torch.softmax(logits, -1, out=out)
     return logits.amax(-1) - out.amax(-1).log_()

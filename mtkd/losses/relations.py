@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, vector_layers
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of
+from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of, texts_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.relation_gradient import RelationKL
 from mtkd.losses.term_settings import LayerMap, TermSettings
@@ -33,7 +33,8 @@ def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor
         a_s, b_s: (B, L, d_s) the student's vectors in the roles of queries and keys; pass one tensor twice
             for a self-relation.
         a_t, b_t: (B, L, d_t) the teacher's vectors; no gradient flows to them.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding, of
+            which the tokens of a text have only that text as valid keys.
         n_heads: the number of relation heads.
 
     Raises:
@@ -45,7 +46,7 @@ def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor
     operands = (a_s, b_s, a_t.detach(), b_t.detach())
     differentiable = torch.is_grad_enabled() and (a_s.requires_grad or b_s.requires_grad)
     total: Tensor = RelationKL.apply(mask, n_heads, differentiable, *operands)
-    return total / (mask.sum().clamp(min=1) * n_heads)
+    return total / (mask.bool().sum().clamp(min=1) * n_heads)
 
 
 def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         e_s, e_t: (B, L, d_s), (B, L, d_t) outputs of the embedding layers; no gradient flows to e_t.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool or integers; see `relation_kl`.
     """
     return relation_kl(e_s, e_s, e_t, e_t, mask, 1)
 
@@ -79,6 +80,7 @@ class Relation(LayeredTerm):
         relation_heads: the number of relation heads.
         regrouping: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
         teacher_heads: the number of the teacher's attention heads.
+        emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
 
     With regrouping = "random", the heads are drawn when the term is built; the caller seeds torch.
     """
@@ -102,7 +104,7 @@ class Relation(LayeredTerm):
             ["q-q", "k-k", "v-v"], min_length=1
         )
         relation_heads: PositiveInt | Literal["auto"] | None = None
-        layer_map: LayerMap = "auto"
+        layer_map: LayerMap = "minilmv2"
         regrouping: Literal["concat-split", "average", "random"] = "concat-split"
 
     def __init__(
@@ -112,10 +114,10 @@ class Relation(LayeredTerm):
         relation_heads: int,
         regrouping: str,
         teacher_heads: int,
-        flow: bool = False,
+        emd: bool = False,
     ):
         letters = sorted(set("".join(relations)) - {"-"})
-        super().__init__(layers, [VECTORS[letter] for letter in letters], flow)
+        super().__init__(layers, [VECTORS[letter] for letter in letters], emd)
         self._relations = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in relations]
         self._relation_heads, self._regrouping, self._teacher_heads = (
             relation_heads,
@@ -150,7 +152,7 @@ class Relation(LayeredTerm):
         return torch.stack(
             [
                 relation_kl(
-                    student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._relation_heads
+                    student[a], student[b], teacher[a], teacher[b], texts_of(inputs), self._relation_heads
                 )
                 for a, b in self._relations
             ]
@@ -225,9 +227,8 @@ class TokenSimilarity(TokenTerm):
         return cls()
 
     def forward(self, inputs: TermInput) -> Tensor:
-        mask = mask_of(inputs)
         student, teacher = inputs.student_outputs.hidden[0], inputs.teacher_outputs.hidden[0]
-        return token_similarity_kl(student, teacher, mask) * mask.sum()
+        return token_similarity_kl(student, teacher, texts_of(inputs)) * mask_of(inputs).sum()
 
 
 class SampleSimilarity(SampleTerm):

@@ -42,22 +42,24 @@ def _task_type(value: str) -> str:
 
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
-    """uniform | skip | last | first | top:L | last-only | auto | emd, or pairs such as [[1, 3], [2, 6]]"""
+    """uniform | skip | last | first | top:L | last-only | minilmv2 | emd, or pairs: [[1, 3], [2, 6]]"""
+    if value == "auto":  # what `minilmv2` was called
+        return "minilmv2"
     if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
         raise ValueError(
-            "uniform, skip, last, first, top:L, last-only, auto, emd, or pairs such as [[1, 3], [2, 6]]"
+            "uniform, skip, last, first, top:L, last-only, minilmv2, emd, or pairs such as [[1, 3], [2, 6]]"
         )
     return value
 
 
-_LAYER_MAPS = r"uniform|skip|last|first|last-only|auto|emd|top:\d+"
+_LAYER_MAPS = r"uniform|skip|last|first|last-only|minilmv2|emd|top:\d+"
 Schedule = Annotated[float | Points, AfterValidator(_weight)]
 Temperature = Annotated[float | Points, AfterValidator(_temperature)]
 LayerMap = Annotated[str | list[tuple[int, int]], AfterValidator(_layers)]
 # `--set terms.X.projection=none` arrives as None.
-Projection = Annotated[
-    Literal["shared", "per-layer", "none"], BeforeValidator(lambda value: "none" if value is None else value)
-]
+_NONE = BeforeValidator(lambda value: "none" if value is None else value)
+Projection = Annotated[Literal["shared", "per-layer", "none"], _NONE]
+SharedProjection = Annotated[Literal["shared", "none"], _NONE]  # of a loss that compares one pair of layers
 
 
 def value_at(schedule: float | Points, progress: float) -> float:

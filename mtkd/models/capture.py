@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtkd.models.encoders.text_vectors import pool_text
 from mtkd.models.fast_dropout import attention, faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
@@ -30,17 +31,18 @@ class Capture:
 
     Args:
         need: the outputs to keep; the caller adds the last layer's hidden states from the model's result.
+        mask: (B, L) bool, True = real token.
         to_the_end: True if the pass must run to its end.
 
     Attributes:
         captured: kind of output -> layer -> tensor.
     """
 
-    def __init__(self, need: OutputSpec, to_the_end: bool):
+    def __init__(self, need: OutputSpec, mask: Tensor, to_the_end: bool):
         self.captured: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
         self._requested = {kind: getattr(need, kind) for kind in BY_LAYER}
         self._n_missing = sum(map(len, self._requested.values()))
-        self._to_the_end = to_the_end
+        self._mask, self._to_the_end = mask, to_the_end
         self._attended = 0
 
     def run(self, body: nn.Module, **inputs: Any) -> Any:
@@ -63,6 +65,8 @@ class Capture:
         """Offer a layer's output (B, L, d); outputs that are kept already stay."""
         self.keep("hidden", layer, hidden)
         self.keep("cls", layer, hidden[:, 0])
+        if layer in self._requested["mean"]:
+            self.keep("mean", layer, pool_text(hidden, self._mask, "mean"))
 
     def state(self, layer: int, hidden: Tensor) -> None:
         """Offer a layer's output during the pass, and stop the pass if nothing else is needed."""

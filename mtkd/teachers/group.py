@@ -12,7 +12,7 @@ import torch
 
 from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.outputs import ModelOutput, OutputSpec
+from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import IndexedLogits, TeacherSource
 from tasks.common.errors import UserError
@@ -24,7 +24,7 @@ from tasks.tokens.tokeniser import Tokeniser
 # What must be the same for all teachers whose hidden states are compared with those of one student.
 _PROPERTIES = (
     *("family", "layers", "hidden_size", "attention_size", "heads", "pooled_size", "stride"),
-    *("embedding_size", "table"),
+    *("embedding_size", "table", "mean_pooled"),
 )
 
 Average = Literal["probabilities", "logits"]
@@ -96,8 +96,10 @@ class TeacherGroup(TeacherRef):
         if len(set(tasks)) < len(tasks):
             reasons.append("a task has several teachers, and only logits can be averaged")
         first = self.members[0].teacher
-        other = next((m.teacher for m in self.members if m.teacher.config.spec != self.config.spec), first)
-        differences = _differences(first, other)
+        of_first = _compared_spec(first, need)
+        others = (m.teacher for m in self.members if _compared_spec(m.teacher, need) != of_first)
+        other = next(others, first)
+        differences = _differences(first, other, need) if other is not first else []
         if differences:
             reasons.append(
                 f"the encoders of the teachers {first.name} and {other.name} differ: {', '.join(differences)}"
@@ -112,12 +114,16 @@ class TeacherGroup(TeacherRef):
             raise UserError(f"the losses compare more than logits, but {' and '.join(reasons)}", hint=hint)
 
 
-def _differences(first: TeacherRef, other: TeacherRef) -> list[str]:
+def _compared_spec(ref: TeacherRef, need: OutputSpec) -> EncoderSpec:
+    """The sizes of a teacher; how it pools counts only if the losses compare what is pooled by the mean."""
+    spec: EncoderSpec = ref.config.spec
+    return spec if need.mean else replace(spec, mean_pooled=False)
+
+
+def _differences(first: TeacherRef, other: TeacherRef, need: OutputSpec) -> list[str]:
     """The properties in which the encoders of two teachers differ, each with both values."""
-    if first.config.spec == other.config.spec:
-        return []
     one, two = (
-        {name: getattr(ref.config.spec, name) for name in _PROPERTIES}
+        {name: getattr(_compared_spec(ref, need), name) for name in _PROPERTIES}
         | {"pairs": getattr(ref.config, "pairs", ref.config.input_format)}
         for ref in (first, other)
     )

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtkd.models.encoders.text_vectors import pool_text
 from mtkd.outputs import EncoderOutput, OutputSpec, Selected
 from mtkd.selection import Selection
 from tasks.tokens.batching import Tokens
 
-_STATIC_SEED = 0x5E1EC7  # randomly chosen units are the same for all rows, tasks and runs
+_STATIC_SEED = 0x5E1EC7  # of randomly chosen activations, together with the seed of the selection
 
 
 def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) -> dict[int, Selected]:
@@ -32,25 +33,32 @@ def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) 
         ranks = None
         if selection.ranked:
             source = sources[layer]
-            ranks = cls_attention(output.query[source], output.key[source], tokens.mask, heads)
+            texts = tokens.mask if output.text_numbers is None else output.text_numbers
+            ranks = cls_attention(output.query[source], output.key[source], texts, heads)
         selected[layer] = keep(output.hidden[layer], tokens, selection, ranks)
     return selected
 
 
-def cls_attention(query: Tensor, key: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """Attention of the first token to each token, averaged over heads (Eq. 6).
+def cls_attention(query: Tensor, key: Tensor, texts: Tensor, heads: int) -> Tensor:
+    """Attention of the first token of each text to the tokens of the text, averaged over heads (Eq. 6).
 
     Args:
         query, key: (B, L, d), with all heads concatenated.
-        mask: (B, L) bool, True for real tokens.
+        texts: (B, L) bool, True for real tokens, which are one text; or the number of each token's text, from
+            1, and 0 for padding.
 
     Returns:
-        (B, L) float32; 0 for padding.
+        (B, L) float32, with a sum of 1 for each text; 0 for padding.
     """
-    first = query[:, 0].float().unflatten(-1, (heads, -1))  # (B, heads, d/heads)
     keys = key.float().unflatten(-1, (heads, -1))
-    scores = torch.einsum("bhc,blhc->bhl", first, keys) / math.sqrt(first.shape[-1])
-    return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1).mean(1)
+    attention = torch.zeros(texts.shape, device=key.device)
+    for number in range(1, int(texts.max()) + 1):
+        mask = texts == number
+        first = pool_text(query, mask, "cls").float().unflatten(-1, (heads, -1))  # (B, heads, d/heads)
+        scores = torch.einsum("bhc,blhc->bhl", first, keys) / math.sqrt(first.shape[-1])
+        scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
+        attention = torch.where(mask, scores.softmax(-1).mean(1), attention)
+    return attention
 
 
 def scores_of(query: Tensor, key: Tensor, heads: int) -> Tensor:
@@ -114,7 +122,8 @@ def static_activations(width: int, selection: Selection) -> Tensor:
     if selection.activation_selection == "uniform":
         positions = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
     else:
-        positions = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]
+        seeds = [_STATIC_SEED] if selection.seed is None else [selection.seed, _STATIC_SEED]
+        positions = np.random.default_rng(seeds).permutation(width)[:count]
     chosen[torch.from_numpy(positions)] = True
     return chosen
 

@@ -26,6 +26,11 @@ def measure_importance(
 ) -> Importance:
     """First-order importance of layers, heads and feed-forward units, from the loss on labels (ROSITA).
 
+    I(part) = sum over batches of |sum over the weights w of the part of w dL/dw|, where L is the mean loss of
+    a batch: to first order, the change of L if the part were removed. The weights of a head are the columns
+    of the attention's output matrix that read it; those of a feed-forward unit, its column of the layer's
+    second matrix; and those of a layer, all of these.
+
     Args:
         data: task -> training rows as the teacher reads them; up to 1,024 labelled rows per task are used.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
@@ -50,9 +51,17 @@ class Regression(TaskType):
         return bins is not None
 
     def row_classes(self, task: Task, labels: Tensor, bins: int | None) -> Tensor:
-        """The bin of each score, with bins of equal width over the task's range."""
+        """The bin of each score, with bins of equal width over the task's range.
+
+        Raises:
+            UserError: `bins` is None, or the task has no range.
+        """
         if bins is None or task.range is None:
-            return labels
+            lacking = "no number of bins is given" if bins is None else "the task declares no range"
+            raise UserError(
+                f"the scores of {task.name!r} cannot be sorted into classes: {lacking}",
+                expected="a number of bins, and `range = [lowest, highest]` in the task's file",
+            )
         low, high = task.range
         return ((labels - low) / (high - low) * bins).floor().clamp(max=bins - 1)
 

@@ -33,8 +33,8 @@ class Tokens:
         ids: (B, L) int64.
         mask: (B, L) bool, True for real tokens.
         token_type_ids: (B, L) int64; 0 for padding.
-        ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read
-            separately.
+        ends: (B, L) bool, True for special tokens that follow a text and belong to it ([SEP], but not the
+            [CLS] of a second text); None if texts are read separately.
         second: (B, L) bool, True for the second text and its special tokens; None unless two texts are side
             by side.
     """
@@ -49,6 +49,11 @@ class Tokens:
     def of(arrays: TokenArrays) -> Tokens:
         """The same sequences as tensors, which share the memory of the arrays."""
         return Tokens(*(None if part is None else torch.from_numpy(part) for part in vars(arrays).values()))  # type: ignore[arg-type]
+
+    @property
+    def text_numbers(self) -> torch.Tensor | None:
+        """(B, L) int64, the number of each token's text, 1 or 2, and 0 for padding; None for one text."""
+        return None if self.second is None else self.mask.long() + self.second
 
     @property
     def text_masks(self) -> tuple[torch.Tensor, torch.Tensor]:

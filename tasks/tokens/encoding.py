@@ -142,9 +142,9 @@ def _join(reader: Reader, spans: list[_Span], pad_to: int | None) -> TokenArrays
     flat_ids, flat_type_ids, flat_ends = ids.reshape(-1), token_type_ids.reshape(-1), ends.reshape(-1)
     starts = np.arange(len(lengths)) * ids.shape[1]
     for slot, run in enumerate(layout.specials):
-        for token, type_id in zip(run, layout.special_type_ids[slot], strict=True):
+        for number, (token, type_id) in enumerate(zip(run, layout.special_type_ids[slot], strict=True)):
             flat_ids[starts] = token
-            flat_ends[starts] = slot > 0
+            flat_ends[starts] = number < layout.n_ends[slot]
             if type_id:
                 flat_type_ids[starts] = type_id
             starts = starts + 1

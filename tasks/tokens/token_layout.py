@@ -17,16 +17,27 @@ class Layout:
         specials: n_texts + 1 tuples of special token ids: before, between and after the texts.
         special_type_ids: the token type id of each of these special tokens.
         text_type_ids: the token type id of the tokens of each text.
+        n_second_starts: how many of the special tokens between two texts belong to the start of the second
+            one, such as its [CLS]; 0 unless the texts are side by side.
     """
 
     specials: tuple[tuple[int, ...], ...]
     special_type_ids: tuple[tuple[int, ...], ...]
     text_type_ids: tuple[int, ...]
+    n_second_starts: int = 0
 
     @property
     def n_specials(self) -> int:
         """Number of special tokens."""
         return sum(map(len, self.specials))
+
+    @property
+    def n_ends(self) -> tuple[int, ...]:
+        """For each run of special tokens, how many of its first tokens follow a text and belong to it."""
+        after_texts = [len(run) for run in self.specials[1:]]
+        if self.n_second_starts:
+            after_texts[0] -= self.n_second_starts
+        return (0, *after_texts)
 
     def beside(self) -> Layout:
         """Two texts side by side, each with the special tokens of this layout of one text."""
@@ -35,6 +46,7 @@ class Layout:
             (before, after + before, after),
             (types_before, types_after + types_before, types_after),
             self.text_type_ids * 2,
+            len(before),
         )
 
 

@@ -11,10 +11,16 @@ import torch
 from torch import nn
 
 from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, find_teachers
-from mtkd.jobs.knowledge_store.store_checks import check_selection, check_store, teacher_of_store
+from mtkd.jobs.knowledge_store.store_checks import (
+    check_ranking,
+    check_selection,
+    check_store,
+    teacher_of_store,
+)
 from mtkd.knowledge_store.store_manifest import StoreManifest
+from mtkd.losses.compatibility import unread_cls
 from mtkd.losses.loss_registry import loss_class
-from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.loss_term import LossTerm, ModelPair
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
@@ -38,7 +44,7 @@ class ValidatedRun:
         teacher: the teacher; None if the student learns from labels, or from soft labels in the data.
         student: the sizes of the student.
         stages: each stage with its objective.
-        warnings: what to tell the user about the student's start.
+        warnings: what to tell the user about the student's start, and about losses on unread vectors.
     """
 
     settings: DistillSettings
@@ -157,11 +163,18 @@ def validate_run(
         (
             stage,
             build_objective(
-                stage.terms if losses is None else losses, spec, teacher_spec, tasks, settings.slow_build
+                stage.terms if losses is None else losses,
+                spec,
+                teacher_spec,
+                tasks,
+                settings.slow_build,
+                settings.train.seed,
             ),
         )
         for stage in stages
     ]
+    models = ModelPair(spec, teacher_spec or spec, tuple(tasks))
+    warnings += _unread_cls([objective for _, objective in objectives], models, has_settings=losses is None)
     validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
     _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
@@ -169,6 +182,8 @@ def validate_run(
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
         need = validated.teacher_need
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
+        if need.selection and teacher_ref.config.input_format == "side-by-side":
+            check_ranking(need.selection, store, teacher_ref.manifest)
     if settings.student.vocabulary != "wordpiece" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
@@ -176,6 +191,13 @@ def validate_run(
             hint="use `student.vocabulary=wordpiece`, or remove the term",
         )
     return validated
+
+
+def _unread_cls(objectives: Sequence[Objective], models: ModelPair, *, has_settings: bool) -> list[str]:
+    """The warnings of `unread_cls` about the terms of all stages, each once."""
+    terms: dict[str, Any] = {name: term for objective in objectives for name, term in objective.terms.items()}
+    texts = [unread_cls(name, term, models, has_settings=has_settings) for name, term in terms.items()]
+    return [text for text in texts if text]
 
 
 def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:

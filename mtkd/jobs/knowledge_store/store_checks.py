@@ -39,6 +39,17 @@ def check_selection(selection: Selection, settings: DistillSettings) -> None:
         )
 
 
+def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) -> None:
+    """Check that the store of a bi-encoder ranks the tokens of each text by the attention in that text."""
+    if selection.ranked and manifest.format < 4:
+        raise UserError(
+            f"the store {store} is of format {manifest.format}, which ranks the tokens of two texts by "
+            "attention between the texts, although its bi-encoder reads each by itself",
+            expected="a store of format 4 or newer",
+            hint="build the store again with `overwrite=True`",
+        )
+
+
 def check_store(
     settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
 ) -> None:

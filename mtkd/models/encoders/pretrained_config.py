@@ -85,13 +85,15 @@ class TransformerConfig(EncoderConfig):
         layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
         states = frozenset(range(layers + 1))
         # The vector of a pair is that of a comparison, so terms that compare pooled vectors are refused.
-        offers = OutputSpec(pooled=self.pairs == "cross-encoder", sequence=True, cls=states, hidden=states)
+        pooled = self.pairs == "cross-encoder"
+        offers = OutputSpec(pooled=pooled, sequence=True, cls=states, mean=states, hidden=states)
         body = MODEL_MAPPING.get(type(hf), None)
         if getattr(body, "_supports_attention_backend", False):
             blocks = frozenset(range(1, layers + 1))  # without the embeddings
             offers = replace(offers, query=blocks, key=blocks, value=blocks, context=blocks, scores=blocks)
         attention = heads * (self.head_size or getattr(hf, "head_dim", None) or width // heads)
-        return EncoderSpec(hf.model_type, layers, width, attention, heads, width, offers)
+        sizes = (layers, width, attention, heads, width)
+        return EncoderSpec(hf.model_type, *sizes, offers, mean_pooled=self.pooling == "mean")
 
 
 def locate(name: str) -> str:

@@ -6,26 +6,23 @@ import torch
 from torch import Tensor
 
 from mtkd.models.encoders.pretrained_config import Pooling
-from tasks.tokens.batching import Tokens
 
 
-def side_by_side(
-    tokens: Tokens, second: Tensor, first_position: int, *, adds_mask: bool
-) -> dict[str, Tensor]:
+def side_by_side(text_numbers: Tensor, first_position: int, *, adds_mask: bool) -> dict[str, Tensor]:
     """The arguments of a Transformer for two texts in one sequence that do not see each other.
 
     Args:
-        second: (B, L) bool, True for the tokens of the second text.
+        text_numbers: (B, L) the number of each token's text, 1 or 2; 0 for padding, which sees padding only.
         first_position: the position of a text's first token.
         adds_mask: whether the attention adds its mask to the scores, instead of reading it as True or False.
 
     Returns:
         the attention mask (B, 1, L, L), and the positions (B, L), which are counted in each text.
     """
-    text_number = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
-    first_lengths = (tokens.mask & ~second).sum(1, keepdim=True)
-    positions = torch.arange(text_number.shape[1], device=text_number.device) - second * first_lengths
-    visible = (text_number.unsqueeze(2) == text_number.unsqueeze(1)).unsqueeze(1)
+    first_lengths = (text_numbers == 1).sum(1, keepdim=True)
+    positions = torch.arange(text_numbers.shape[1], device=text_numbers.device)
+    positions = positions - (text_numbers == 2) * first_lengths
+    visible = (text_numbers.unsqueeze(2) == text_numbers.unsqueeze(1)).unsqueeze(1)
     if adds_mask:
         visible = (~visible).float() * torch.finfo(torch.float32).min
     return {"attention_mask": visible, "position_ids": positions + first_position}

@@ -227,17 +227,18 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
         wrapped = module is not self.body
         to_the_end = pooled or need.sequence or wrapped or not self.stops_early
-        capture = Capture(requested, to_the_end=to_the_end)
+        capture = Capture(requested, tokens.mask, to_the_end)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
-            options["output_hidden_states"] = bool(requested.hidden | requested.cls)
+            options["output_hidden_states"] = bool(requested.hidden | requested.cls | requested.mean)
         outputs: list[Any] = []
         hook = self.body.register_forward_hook(lambda *call: outputs.append(call[-1])) if wrapped else None
-        if tokens.second is None:
+        text_numbers = tokens.text_numbers
+        if text_numbers is None:
             options["attention_mask"] = tokens.mask.long()
         else:
             eager = self.body.config._attn_implementation == "eager"  # type: ignore[union-attr]
-            options |= side_by_side(tokens, tokens.second, self._first_position, adds_mask=eager)
+            options |= side_by_side(text_numbers, self._first_position, adds_mask=eager)
         result = capture.run(module, input_ids=tokens.ids, **options)
         out = result
         if hook is not None:
@@ -254,7 +255,9 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             for kind, tensors in capture.captured.items()
         }
         sequence = out.last_hidden_state if need.sequence else None
-        return result, EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **layer_outputs)
+        return result, EncoderOutput(
+            pooled=vector, sequence=sequence, mask=tokens.mask, text_numbers=text_numbers, **layer_outputs
+        )
 
     def save_weights(self, path: Path) -> None:
         """Write the weights and config.json to the directory of `path`, as transformers does.

@@ -90,6 +90,7 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
             stride=STRIDE,
             embedding_size=self.embedding_size,
             table="waldorf",
+            mean_pooled=True,
         )
 
 

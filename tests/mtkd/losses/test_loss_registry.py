@@ -83,6 +83,7 @@ def term(name: str, student: EncoderSpec = BERT, **settings: Any) -> LossTerm:
 def test_a_loss_declares_its_logits_and_settings(name: str) -> None:
     loss, built = loss_class(name), term(name)
     assert type(built) is loss and f"`{name}`" in (loss.__doc__ or "")
+    assert (loss.__doc__ or "").count("Averaged over: ") == 1, "what the items are"
     assert (built.student_need.logits, built.teacher_need.logits) == (
         loss.student_need.logits,
         loss.teacher_need.logits,

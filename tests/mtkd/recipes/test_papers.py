@@ -141,7 +141,7 @@ def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
     for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
         terms = load_settings(recipe, "distill", {}).terms
         for name in names:
-            assert layer_pairs(terms[name].layer_map, spec(6), spec(24)) == [(6, 24)], "auto would be 21"
+            assert layer_pairs(terms[name].layer_map, spec(6), spec(24)) == [(6, 24)], "minilmv2 would be 21"
 
 
 def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from mtkd.losses.hidden import masked_mse
-from mtkd.losses.hidden_knowledge import selected_mse
+from mtkd.losses.hidden import HiddenMSE, masked_mse
+from mtkd.losses.hidden_knowledge import HiddenKnowledge, selected_mse
+from mtkd.losses.objective import build_objective
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.outputs import OutputSpec
+from mtkd.outputs import BY_LAYER, EncoderSpec, OutputSpec
 from mtkd.selection import Selection
+from mtkd.setting_errors import validate
 from mtkd.teachers.hidden_selection import keep, narrow, static_activations
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.common.errors import UserError
@@ -22,6 +25,9 @@ from tasks.data.sources import open_data
 from tasks.task_names import resolve
 from tasks.tokens.batching import Batch, Collator, Tokens
 from tasks.tokens.encoding import Encoded
+
+(RTE,) = resolve("rte")
+SPEC = EncoderSpec("bert", 3, 8, 8, 2, 8, OutputSpec(**dict.fromkeys(BY_LAYER, frozenset(range(4)))))
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +123,31 @@ def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
 def test_uniform_and_random_activations_are_the_same_of_every_vector() -> None:
     uniform = static_activations(10, Selection(width=0.3, activation_selection="uniform"))
     assert torch.nonzero(uniform).flatten().tolist() == [2, 6, 9], "round(i d / N_W), i = 1 .. 3, from 1"
-    random = static_activations(384, Selection(width=0.5, activation_selection="random"))
-    assert random.sum() == 192 and torch.equal(
-        random, static_activations(384, Selection(width=0.5, activation_selection="random"))
-    )
+    random = [
+        static_activations(384, Selection(width=0.5, activation_selection="random", seed=seed))
+        for seed in (0, 1, 1, None)
+    ]
+    assert torch.equal(random[1], random[2])
+    for one, other in itertools.combinations([random[0], random[1], random[3]], 2):
+        assert one.sum() == 192 and 60 < (one & other).sum() < 132, "half of them, as of independent draws"
+
+
+def test_random_activations_follow_the_seed_of_the_run() -> None:
+    def selection(seed: int, rule: str, earlier_terms: int = 0) -> Selection:
+        torch.manual_seed(seed)
+        values = {"loss": "hidden_knowledge", "tokens": 3, "width": 0.5, "activation_selection": rule}
+        other = validate(HiddenMSE.Settings, {"loss": "hidden_mse"})
+        terms = {f"other{n}": other for n in range(earlier_terms)}
+        terms["part"] = validate(HiddenKnowledge.Settings, values)
+        found = build_objective(terms, SPEC, SPEC, [RTE], seed=seed).teacher_need.selection
+        assert found is not None
+        return found
+
+    for rule in ("magnitude", "uniform"):
+        assert selection(1, rule) == selection(2, rule) and "seed" not in selection(1, rule).describe()
+    assert selection(1, "random") == selection(1, "random", earlier_terms=2) != selection(2, "random")
+    described = "3 tokens by att-last-no-sep, 0.5 of the width by random (seed 7)"
+    assert selection(7, "random").seed == 7 and selection(7, "random").describe() == described
 
 
 @pytest.mark.parametrize(
@@ -138,6 +165,10 @@ def test_uniform_and_random_activations_are_the_same_of_every_vector() -> None:
         (Selection(9, "left", 0.5, "uniform"), Selection(9, "left", 0.5, "uniform"), True),
         (Selection(9, "left", 0.5, "uniform"), Selection(9, "left", 0.4, "uniform"), False),
         (Selection(9, "left", 0.5, "uniform"), Selection(9, "left", 0.5), False),
+        (Selection(9, "left", 0.5, "random", seed=3), Selection(4, "left", 0.5, "random", seed=3), True),
+        (Selection(9, "left", 0.5, "random", seed=3), Selection(9, "left", 0.5, "random", seed=4), False),
+        (Selection(9, "left", 0.5, "random"), Selection(9, "left", 0.5, "random", seed=4), False),
+        (Selection(9, "left"), Selection(9, "left", 0.5, "random", seed=4), True),
     ],
 )
 def test_what_one_selection_serves(stored: Selection, wanted: Selection, covered: bool) -> None:

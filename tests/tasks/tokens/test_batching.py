@@ -55,6 +55,21 @@ def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pyt
         assert reader.lengths(encoded.texts).tolist() == expected["attention_mask"].sum(1).tolist()
 
 
+@pytest.mark.parametrize("input_format", ["joined", "side-by-side"])
+@pytest.mark.parametrize("which", ["minilm", "roberta"])
+@pytest.mark.parametrize("n_texts", [1, 2])
+def test_the_ends_of_texts_are_separators(
+    which: str, n_texts: int, input_format: InputFormat, request: pytest.FixtureRequest
+) -> None:
+    """No [CLS] is an end, and `Layout.n_ends` counts what is marked."""
+    tokeniser: Tokeniser = request.getfixturevalue(which)
+    encoded, reader = Encoded.encode(make_rows(n_texts), tokeniser), Reader(tokeniser, input_format, 25)
+    tokens = Collator(reader)(encoded, np.arange(len(encoded))).inputs.joined
+    assert tokens is not None and tokens.ends is not None
+    assert torch.equal(tokens.ends, tokens.mask & (tokens.ids == tokeniser.hf.sep_token_id))
+    assert set(tokens.ends.sum(1).tolist()) == {sum(reader.layout(n_texts).n_ends)}
+
+
 def test_separate_texts_have_no_special_tokens(minilm: Tokeniser) -> None:
     rows = make_rows(2)
     encoded = Encoded.encode(rows, minilm)
