@@ -74,6 +74,7 @@ class StagedJob(TrainingJob):
                 student = MultiTaskModel.load(directory)
                 record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
                 heads_trained |= trains_heads
+                self.facts |= record[stage.name].pop("facts", {})
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
             label = "distilling" if teacher else "training"
@@ -95,7 +96,7 @@ class StagedJob(TrainingJob):
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
                 student.save(directory / "model")
-                write_record(directory / _RESULT, record[stage.name])
+                write_record(directory / _RESULT, {**record[stage.name], "facts": self.facts})
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
         return Trained(student, self.scores(student), record.get("", record), self.facts)

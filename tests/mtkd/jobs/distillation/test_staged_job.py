@@ -16,6 +16,7 @@ import torch
 from small_students import SMALL_TRANSFORMER
 
 from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.distill_text import distill_text
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
@@ -24,6 +25,7 @@ from mtkd.settings import DistillSettings
 from mtkd.training.text_batches import TextBatches, encode_texts
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TextFiles
+from tasks.data.sources import open_data
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
@@ -135,6 +137,26 @@ def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
     words += ["--limit", "24", "--eval-limit", "16", "--teacher", str(tiny_teacher), "--out", str(out)]
     killed_and_resumed(processes, mtkd, words, "*/stages/prediction/checkpoints/step-000000004")
     assert same(weights(straight), weights(out))
+
+
+def test_what_finished_stages_recorded_is_kept_on_resume(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"word {n}" for n in range(12)]
+    train = {"sentence": texts, "label": [0, 1] * 6}
+    data = open_data({"sst2": {"train": train, "validation": train, "unlabelled": {"sentence": texts}}})
+    settings = settings_of("mlkd-bert-4", {**TWO_STAGES, "train.min_confidence": 1.0})
+    straight, resumed = (Request(data, "sst2", tmp_path / name) for name in ("straight", "resumed"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(TaskDistillation, "scores", interrupted)
+        distill(resumed, settings, str(tiny_teacher))
+    one, other = (distill(request, settings, str(tiny_teacher)).record for request in (straight, resumed))
+    assert one["dropped"] == other["dropped"] == {"sst2": 12}
+    assert one["training"]["layers"].keys() == other["training"]["layers"].keys()
 
 
 @pytest.fixture(scope="module")
