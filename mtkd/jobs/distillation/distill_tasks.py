@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ class TaskDistillation(StagedJob):
         self.warnings += self._teacher_warnings()
         return student
 
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
         """Validation scores; empty if the last stage did not train the heads."""
         last_inputs = self.stages[-1][2]
         if last_inputs.evaluate is None:

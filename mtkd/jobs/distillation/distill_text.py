@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.text_batches import TextBatches, held_out_loss
+from mtkd.training.text_batches import TextBatches, held_out_loss, held_out_scores
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TEXT, TextFiles
 from tasks.tokens.batching import Collator
@@ -139,7 +139,6 @@ class _DistillText(StagedJob):
 
     files: TextFiles
     held_out: Encoded | None = field(init=False, default=None)
-    last_scores: list[TaskScores] = field(init=False, default_factory=list)
 
     def inputs(self) -> dict[str, Any]:
         teacher = self.validated.teacher
@@ -156,9 +155,11 @@ class _DistillText(StagedJob):
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         return self.prepared.student
 
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
         """The scores of the last evaluation, which was after the last step."""
-        return self.last_scores
+        if self.held_out is None or not len(self.held_out) or not training["history"]:
+            return []
+        return held_out_scores(len(self.held_out), training["history"][-1]["loss"])
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
@@ -172,12 +173,7 @@ class _DistillText(StagedJob):
         )
         if self.held_out is None:
             self.held_out = batches.held_out()
-        measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
-
-        def evaluate(model: MultiTaskModel) -> list[TaskScores]:
-            self.last_scores = measure(model)
-            return self.last_scores
-
+        evaluate = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
         return StageInputs(
             batches, evaluate if len(self.held_out) else None, (lambda: source) if source else None
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,12 @@ class StagedJob(TrainingJob):
     facts: dict[str, Any] = field(init=False, default_factory=dict)
 
     @abstractmethod
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
-        """The scores of the trained student."""
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
+        """The scores of the trained student.
+
+        Args:
+            training: the `TrainingResult` of the last stage.
+        """
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
         """Initialise heads that depend on the student's features; called before they are first trained."""
@@ -99,7 +103,9 @@ class StagedJob(TrainingJob):
                 write_record(directory / _RESULT, {**record[stage.name], "facts": self.facts})
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
-        return Trained(student, self.scores(student), record.get("", record), self.facts)
+        last_stage = self.stages[-1][0].name
+        scores = self.scores(student, record[last_stage])
+        return Trained(student, scores, record.get("", record), self.facts)
 
 
 def stage_directory(out: Path, stage: Stage) -> Path:

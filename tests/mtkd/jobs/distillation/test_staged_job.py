@@ -230,6 +230,26 @@ def test_a_recipe_with_a_stage_of_tasks_trains_on_text(
     assert len(warnings) == 1, "the stage of tasks is left out, and it says so"
 
 
+def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
+    corpus: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**SMALL_TRANSFORMER, "train.steps": 2, "train.micro_batch_size": None}
+    settings = load_settings("tinybert-4", "distill", changes, "text")
+
+    def run(name: str) -> Any:
+        return distill_text(
+            Request(str(corpus), "text", tmp_path / name, None, 4), settings, str(tiny_encoder), corpus
+        )
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("mtkd.jobs.distillation.staged_job.Trained", interrupted)
+        run("resumed")
+    assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
+
+
 @pytest.mark.slow(reason="a process that is killed, and the run twice more")
 def test_text_killed_and_gone_on_with_ends_the_same(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
