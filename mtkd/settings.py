@@ -6,7 +6,8 @@ This file is longer than others so that everything that a recipe can set is in o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -189,11 +190,50 @@ class StageSettings(Strict):
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with all its settings resolved; `name` is "" if a recipe has only one stage."""
+    """A stage with all its settings resolved.
+
+    Attributes:
+        name: "" if a recipe has only one stage.
+        merged: the training settings of the stages that `one_stage` has merged into this one.
+    """
 
     name: str
     terms: dict[str, TermSettings]
     train: TrainSettings
+    merged: tuple[TrainSettings, ...] = ()
+
+    def with_epochs(self, rows: int) -> Stage:
+        """This stage with the number of epochs that "auto" means for this many training rows."""
+        train = self.train.with_epochs(rows)
+        if self.merged and self.train.epochs == "auto":
+            epochs = sum(part.with_epochs(rows).n_epochs for part in self.merged)
+            train = train.model_copy(update={"epochs": epochs})
+        return replace(self, train=train)
+
+    @staticmethod
+    def merge(stages: Sequence[Stage]) -> Stage:
+        """One stage with all terms of some stages, and the sum of their steps or epochs.
+
+        Its other training settings are those of the last stage.
+
+        Raises:
+            UserError: some stages train for a number of steps, others for a number of epochs.
+        """
+        terms = {name: term for stage in stages for name, term in stage.terms.items()}
+        parts = tuple(stage.train for stage in stages)
+        steps = [train.steps for train in parts if train.steps is not None]
+        if steps and len(steps) < len(parts):
+            raise UserError(
+                "one_stage=true adds up the lengths of the stages, but some are a number of steps and others "
+                "a number of epochs",
+                expected="`steps` for all stages, or `epochs` for all",
+                hint="`train.steps=N` or `train.epochs=N` sets the length of each stage",
+            )
+        epochs = [train.epochs for train in parts if train.epochs != "auto"]
+        length = {"epochs": sum(epochs) if len(epochs) == len(parts) else "auto"}
+        if steps:
+            length = {"steps": sum(steps)}
+        return Stage("", terms, parts[-1].model_copy(update=length), parts)
 
 
 def _term_settings(value: Any) -> Any:
@@ -217,8 +257,8 @@ class DistillSettings(Strict):
         stages: name -> stage, in the order in which they run; without any, all terms form one stage.
         pack_texts: whether a run on plain text joins neighbouring texts, with a separator between them, into
             sequences of `student.max_length` tokens, instead of starting a sequence with each text.
-        one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs; the
-            other training settings are those of the last stage.
+        one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs or
+            steps; the other training settings are those of the last stage.
         run_stages: run only these stages; empty = all.
         slow_build: the fraction of a stage's steps over which the compared layers are switched on one by one,
             from the lowest (WaLDORf). The other terms and the linear decay of the learning rate start after
@@ -246,7 +286,8 @@ class DistillSettings(Strict):
         """Resolve the stages to run, in order, each with its terms and training settings.
 
         Raises:
-            UserError: a stage names a term that does not exist, or no stage is left.
+            UserError: a stage names a term that does not exist, no stage is left, or stages that are to be
+                merged are measured differently (`Stage.merge`).
         """
         used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
         if self.supervision == "labels":
@@ -266,9 +307,7 @@ class DistillSettings(Strict):
             last_stage = list(self.stages.values())[-1:]
             stages = [Stage("", used, self._train(*last_stage))]
         elif self.one_stage and stages:
-            all_terms = {name: term for stage in stages for name, term in stage.terms.items()}
-            epochs = sum(stage.train.n_epochs for stage in stages)
-            stages = [Stage("", all_terms, stages[-1].train.model_copy(update={"epochs": epochs}))]
+            stages = [Stage.merge(stages)]
         if not stages or not all(stage.terms for stage in stages):
             raise UserError(
                 f"{self.name} has no term left to train on",

@@ -109,7 +109,7 @@ class TaskDistillation(StagedJob):
         for stage, objective in self.validated.stages:
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
-            stage = replace(stage, train=stage.train.with_epochs(n_train))
+            stage = stage.with_epochs(n_train)
             inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
                 self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
