@@ -62,7 +62,8 @@ class TrainSettings(Strict):
 
     Attributes:
         epochs: the number of passes over the training rows; "auto" = as many as make 1,000 steps, but
-            at least 3 and at most 20.
+            at least 3 and at most 20; this counts all training rows, even those that `unlabelled_fraction`
+            or `min_confidence` leaves out.
         steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
         batch_size: rows per optimiser step, over all processes.
         batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
@@ -89,7 +90,8 @@ class TrainSettings(Strict):
         shuffle: which rows are shuffled: all rows (`rows`), or the order of blocks of 4,096 rows and the rows
             within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
             store over 1 GiB.
-        patience: stop after this many epochs without a better `metric`; None = never.
+        patience: stop after this many evaluations without a better `metric`; None = never. There is one
+            evaluation after each epoch, but none during slow build.
         metric: the metric to watch: "score" (mean of the tasks' scores), "loss", "task/metric" such as
             "rte/accuracy", or "task/split/metric"; the splits of a task are averaged unless one is named.
         keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
