@@ -107,7 +107,8 @@ class TrainSettings(Strict):
         min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per
-            label, or "balanced" = inversely proportional to their number of rows, with mean 1; None = 1.
+            label, or "balanced" = inversely proportional to their number of rows; None = 1. They are divided
+            by their mean over the labelled training rows, so that the loss is the weighted mean of torch.
         seed: the random seed of weights, row order and dropout.
     """
 
