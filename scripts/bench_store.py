@@ -100,7 +100,7 @@ def make_trainer(
         some = {
             p.task.name: Encoded.encode(p.train, model.tokeniser).take(np.arange(8)) for p in rows_of.parts
         }
-        return measure_importance(model, rows_of.tasks, some, 8)
+        return measure_importance(model, rows_of.tasks, some, batch_size=8)
 
     planned = planning.prepare_run(checked, importance=importance)
     stage, objective = checked.stages[0]

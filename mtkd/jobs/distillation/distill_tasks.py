@@ -136,7 +136,8 @@ class TaskDistillation(StagedJob):
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)
-        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
+        seed = self.settings.train.seed
+        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader), seed)
 
     @property
     def _store(self) -> tuple[Path, StoreManifest] | None:
