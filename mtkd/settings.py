@@ -267,7 +267,7 @@ class DistillSettings(Strict):
             from the lowest (WaLDORf). The other terms and the linear decay of the learning rate start after
             it; 0 = everything is on from the start.
         per_task: overrides for single tasks, such as `per_task.rte = { "train.lr" = 1e-5 }`; used only in
-            runs on that task alone.
+            runs on that task alone; a run on several tasks warns that they do not apply.
     """
 
     name: str

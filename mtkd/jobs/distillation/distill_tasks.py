@@ -121,8 +121,7 @@ class TaskDistillation(StagedJob):
 
     def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
         """Validation scores; empty if the last stage did not train the heads."""
-        last_inputs = self.stages[-1][2]
-        if last_inputs.evaluate is None:
+        if self.stages[-1][2].evaluate is None:
             return []
         return self._evaluator(self.settings.train, student, final=True)(student)
 
@@ -136,8 +135,8 @@ class TaskDistillation(StagedJob):
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)
-        seed = self.settings.train.seed
-        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader), seed)
+        data, rows = self.rows.data, self.rows.train(model.reader)
+        return measure_importance(model, data.tasks, rows, self.settings.train.seed)
 
     @property
     def _store(self) -> tuple[Path, StoreManifest] | None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from small_students import SMALL_TRANSFORMER
 
-from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.distillation.distill import _per_task_warnings, distill
 from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.distill_text import distill_text
 from mtkd.jobs.request import Request
@@ -26,6 +26,7 @@ from mtkd.training.text_batches import TextBatches, encode_texts
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TextFiles
 from tasks.data.sources import open_data
+from tasks.task_names import resolve
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
@@ -116,6 +117,20 @@ def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
     assert [stage.train.epochs for stage in short.resolved_stages()] == [2, 2]
     mixed = {"train.epochs": 2, "stages.layers.train.epochs": 7}
     assert [stage.train.epochs for stage in settings_of("mlkd-bert-4", mixed).resolved_stages()] == [7, 2]
+
+
+def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply(whole: Path) -> None:
+    assert (
+        "the settings that mlkd-bert-4 has for stsb apply only in a run on that task alone. "
+        "This run uses train.lr = 2e-05."
+    ) in json.loads((whole / "run.json").read_text())["warnings"]
+    settings = settings_of("mlkd-bert-4", {"train.epochs": 3})
+    (warning,) = _per_task_warnings(settings, resolve("cola,mnli"))
+    assert "has for cola, mnli apply only" in warning and "student.max_length = 128" in warning
+    assert "stages.layers.train.epochs = 3" in warning
+    assert not any(_per_task_warnings(settings, resolve(names)) for names in ("cola", "rte,mrpc"))
+    settings.per_task["cola"] = {"no.such.key": 1, "stages.other.train.lr": 1}
+    assert "no.such.key = None" in _per_task_warnings(settings, resolve("cola,mnli"))[0]
 
 
 def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str) -> None:
