@@ -76,8 +76,7 @@ class TaskDistillation(StagedJob):
         if self.settings.supervision == "labels":
             data.require_labels("a student with supervision=labels")
         self.rows = EncodedRows(data)
-        data_source = self.request.source()
-        if self.unlabelled is None and any(data_source.unlabelled(task) for task in self.tasks):
+        if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
             self.warnings.append(
                 "rows without labels are not used, since every loss of this run needs labels"
             )

@@ -150,8 +150,7 @@ class _DistillText(StagedJob):
                 f"{self.sources['text']} contains no text", hint="all its lines or rows are empty"
             )
         self.prepared = prepare_run(self.validated)
-        if self.prepared.teacher:
-            self.prepared.teacher.to(self.accelerator.device)
+        self.prepared.teachers[0].model.to(self.accelerator.device)
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         return self.prepared.student
 
@@ -163,11 +162,11 @@ class _DistillText(StagedJob):
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
-        teacher, need, student = self.prepared.teacher, objective.teacher_need, self.prepared.student
-        source = None
-        if teacher is not None and need != OutputSpec():
+        student, teacher = self.prepared.student, self.prepared.teachers[0].model
+        need, source = objective.teacher_need, None
+        if need != OutputSpec():
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
-        collate = Collator(student.reader, teacher.reader if teacher and source else None)
+        collate = Collator(student.reader, teacher.reader if source else None)
         batches = TextBatches(
             self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
         )
