@@ -90,7 +90,7 @@ class Trainer(TrainingLoop[StepBatches]):
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
             best = self._best_file
-            is_main = self.accelerator.is_main_process  # which wrote the file
+            is_main = self.accelerator.is_main_process  # the only process that knows the digest
             if is_main and not (best.is_file() and quick_digest(best) == self.position.best_digest):
                 raise UserError(
                     f"{best}, the weights of the best epoch, is missing or damaged",

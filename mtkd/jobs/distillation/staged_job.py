@@ -30,6 +30,7 @@ class StageInputs:
     """The inputs of one stage.
 
     Attributes:
+        batches: draws the rows of each step.
         evaluate: computes validation scores after each epoch; None = the stage is not evaluated.
         teacher: called at the start of the stage to open the teacher; None if no term needs one.
     """
@@ -41,10 +42,11 @@ class StageInputs:
 
 @dataclass(kw_only=True)
 class StagedJob(TrainingJob):
-    """A distillation.
+    """Base class of distillations: runs the stages of a recipe one after another, with resuming.
 
     Attributes:
-        prepared: teacher and student, set by `prepare`.
+        validated: the validated request.
+        prepared: teachers and student, set by `prepare`.
         stages: each stage with its objective and its inputs, set by `prepare`.
         facts: further values to record, found during training.
     """
