@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
+from mtkd.jobs.distillation.find_teachers import logits_directory
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
 from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
@@ -31,18 +31,15 @@ from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
-from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.settings import Stage, TrainSettings
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
-from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
-from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError
 from tasks.common.progress import say
@@ -277,7 +274,7 @@ class TaskDistillation(StagedJob):
                 self.rows.train(
                     replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
                 ),
-                self._logits_directory(teacher.ref),
+                logits_directory(teacher.ref, self.request.out),
                 {
                     part.task.name: cache_folders(data, part, f"{settings.precision}-{model.info.max_length}")
                     for part in data.parts
@@ -298,11 +295,3 @@ class TaskDistillation(StagedJob):
                 for name, sources in by_task.items()
             }
         )
-
-    def _logits_directory(self, teacher_ref: TeacherRef) -> Path:
-        """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
-        run = self.request.out
-        if is_saved_model(Path(teacher_ref.name)) and not current_trial():
-            beside = model_directory(Path(teacher_ref.name)).parent
-            run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
-        return run / f"logits-{(teacher_ref.digest or '')[:16]}"
