@@ -19,7 +19,7 @@ from tasks.common.errors import UserError, unknown
 from tasks.common.plugins import load_plugin, load_plugins
 
 GROUP = "mtkd.augmenters"
-# Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation.config`.
+# Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation`.
 AUGMENTERS: dict[str, type[Augmenter]] = {
     "contextual": Contextual,
     "mask": Masking,

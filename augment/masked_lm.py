@@ -14,11 +14,12 @@ import torch
 from augment.tagged_text import split_words
 from mtkd.device import find_device
 from mtkd.models.digest import digest_weights
-from mtkd.models.encoders.pretrained_config import config_of, locate, quieten
+from mtkd.models.encoders.pretrained_config import config_of, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
 from tasks.common.errors import UserError, shorten
+from tasks.common.hub_loading import quieten
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.ragged import RaggedArray

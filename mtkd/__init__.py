@@ -67,8 +67,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "mtkd.api.distillation": ("distill",),
     "mtkd.api.training": (
-        "distill",
         "finetune",
         "refine",
     ),
@@ -148,6 +148,7 @@ if TYPE_CHECKING:
     from mtkd import losses
     from mtkd.api import augmentation as augment
     from mtkd.api.catalogue import check_data, list_grids, list_recipes, list_tasks, show_recipe
+    from mtkd.api.distillation import distill
     from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
     from mtkd.api.hub import pull, push
@@ -156,7 +157,7 @@ if TYPE_CHECKING:
     from mtkd.api.reporting import report_html, report_knowledge
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info
     from mtkd.api.suggesting import suggest_students
-    from mtkd.api.training import distill, finetune, refine
+    from mtkd.api.training import finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput
     from mtkd.losses.term_settings import TermSettings
     from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings

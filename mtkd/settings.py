@@ -6,7 +6,8 @@ This file is longer than others so that everything that a recipe can set is in o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -61,7 +62,8 @@ class TrainSettings(Strict):
 
     Attributes:
         epochs: the number of passes over the training rows; "auto" = as many as make 1,000 steps, but
-            at least 3 and at most 20.
+            at least 3 and at most 20; this counts all training rows, even those that `unlabelled_fraction`
+            or `min_confidence` leaves out.
         steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
         batch_size: rows per optimiser step, over all processes.
         batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
@@ -88,7 +90,8 @@ class TrainSettings(Strict):
         shuffle: which rows are shuffled: all rows (`rows`), or the order of blocks of 4,096 rows and the rows
             within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
             store over 1 GiB.
-        patience: stop after this many epochs without a better `metric`; None = never.
+        patience: stop after this many evaluations without a better `metric`; None = never. There is one
+            evaluation after each epoch, but none during slow build.
         metric: the metric to watch: "score" (mean of the tasks' scores), "loss", "task/metric" such as
             "rte/accuracy", or "task/split/metric"; the splits of a task are averaged unless one is named.
         keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
@@ -104,7 +107,8 @@ class TrainSettings(Strict):
         min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per
-            label, or "balanced" = inversely proportional to their number of rows, with mean 1; None = 1.
+            label, or "balanced" = inversely proportional to their number of rows; None = 1. They are divided
+            by their mean over the labelled training rows, so that the loss is the weighted mean of torch.
         seed: the random seed of weights, row order and dropout.
     """
 
@@ -189,11 +193,50 @@ class StageSettings(Strict):
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with all its settings resolved; `name` is "" if a recipe has only one stage."""
+    """A stage with all its settings resolved.
+
+    Attributes:
+        name: "" if a recipe has only one stage.
+        merged: the training settings of the stages that `one_stage` has merged into this one.
+    """
 
     name: str
     terms: dict[str, TermSettings]
     train: TrainSettings
+    merged: tuple[TrainSettings, ...] = ()
+
+    def with_epochs(self, rows: int) -> Stage:
+        """This stage with the number of epochs that "auto" means for this many training rows."""
+        train = self.train.with_epochs(rows)
+        if self.merged and self.train.epochs == "auto":
+            epochs = sum(part.with_epochs(rows).n_epochs for part in self.merged)
+            train = train.model_copy(update={"epochs": epochs})
+        return replace(self, train=train)
+
+    @staticmethod
+    def merge(stages: Sequence[Stage]) -> Stage:
+        """One stage with all terms of some stages, and the sum of their steps or epochs.
+
+        Its other training settings are those of the last stage.
+
+        Raises:
+            UserError: some stages train for a number of steps, others for a number of epochs.
+        """
+        terms = {name: term for stage in stages for name, term in stage.terms.items()}
+        parts = tuple(stage.train for stage in stages)
+        steps = [train.steps for train in parts if train.steps is not None]
+        if steps and len(steps) < len(parts):
+            raise UserError(
+                "one_stage=true adds up the lengths of the stages, but some are a number of steps and others "
+                "a number of epochs",
+                expected="`steps` for all stages, or `epochs` for all",
+                hint="`train.steps=N` or `train.epochs=N` sets the length of each stage",
+            )
+        epochs = [train.epochs for train in parts if train.epochs != "auto"]
+        length = {"epochs": sum(epochs) if len(epochs) == len(parts) else "auto"}
+        if steps:
+            length = {"steps": sum(steps)}
+        return Stage("", terms, parts[-1].model_copy(update=length), parts)
 
 
 def _term_settings(value: Any) -> Any:
@@ -217,14 +260,14 @@ class DistillSettings(Strict):
         stages: name -> stage, in the order in which they run; without any, all terms form one stage.
         pack_texts: whether a run on plain text joins neighbouring texts, with a separator between them, into
             sequences of `student.max_length` tokens, instead of starting a sequence with each text.
-        one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs; the
-            other training settings are those of the last stage.
+        one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs or
+            steps; the other training settings are those of the last stage.
         run_stages: run only these stages; empty = all.
         slow_build: the fraction of a stage's steps over which the compared layers are switched on one by one,
             from the lowest (WaLDORf). The other terms and the linear decay of the learning rate start after
             it; 0 = everything is on from the start.
         per_task: overrides for single tasks, such as `per_task.rte = { "train.lr" = 1e-5 }`; used only in
-            runs on that task alone.
+            runs on that task alone; a run on several tasks warns that they do not apply.
     """
 
     name: str
@@ -246,7 +289,8 @@ class DistillSettings(Strict):
         """Resolve the stages to run, in order, each with its terms and training settings.
 
         Raises:
-            UserError: a stage names a term that does not exist, or no stage is left.
+            UserError: a stage names a term that does not exist, no stage is left, or stages that are to be
+                merged are measured differently (`Stage.merge`).
         """
         used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
         if self.supervision == "labels":
@@ -266,9 +310,7 @@ class DistillSettings(Strict):
             last_stage = list(self.stages.values())[-1:]
             stages = [Stage("", used, self._train(*last_stage))]
         elif self.one_stage and stages:
-            all_terms = {name: term for stage in stages for name, term in stage.terms.items()}
-            epochs = sum(stage.train.n_epochs for stage in stages)
-            stages = [Stage("", all_terms, stages[-1].train.model_copy(update={"epochs": epochs}))]
+            stages = [Stage.merge(stages)]
         if not stages or not all(stage.terms for stage in stages):
             raise UserError(
                 f"{self.name} has no term left to train on",

@@ -100,7 +100,7 @@ def make_trainer(
         some = {
             p.task.name: Encoded.encode(p.train, model.tokeniser).take(np.arange(8)) for p in rows_of.parts
         }
-        return measure_importance(model, rows_of.tasks, some, 8)
+        return measure_importance(model, rows_of.tasks, some, batch_size=8)
 
     planned = planning.prepare_run(checked, importance=importance)
     stage, objective = checked.stages[0]
@@ -111,7 +111,7 @@ def make_trainer(
         }
         source: Any = StoredTeacher(store, manifest, objective.teacher_need, stored_rows)
     else:
-        source = OnlineTeacher(planned.teacher, objective.teacher_need)  # type: ignore[arg-type]
+        source = OnlineTeacher(planned.teachers[0].model, objective.teacher_need)
     reader = planned.student.reader
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in rows_of.parts}
     collate = Collator(reader, reader, pad_to=128 if pad else None)

@@ -19,23 +19,6 @@ _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "u
 MOST_COPIES = 100_000  # of a row
 UNLABELLED = "unlabelled"  # the split of rows without labels
 
-# A head is called like its task, so the methods of torch's modules cannot be names of tasks.
-RESERVED = frozenset(
-    word
-    for line in (
-        "T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda",
-        "double dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter",
-        "get_submodule half ipu items keys load_state_dict modules mtia named_buffers named_children",
-        "named_modules named_parameters parameters pop register_backward_hook register_buffer",
-        "register_forward_hook register_forward_pre_hook register_full_backward_hook",
-        "register_full_backward_pre_hook register_load_state_dict_post_hook",
-        "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook",
-        "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict",
-        "to to_empty train training type update values xpu zero_grad",
-    )
-    for word in line.split()
-)
-
 
 @dataclass(frozen=True)
 class Task(Record):

@@ -11,7 +11,7 @@ from tasks.common.errors import UserError, brief, unknown
 from tasks.data.missing_data import similar_name
 from tasks.data.soft_labels import KINDS
 from tasks.glue import TASKS
-from tasks.task import MOST_COPIES, RESERVED, UNLABELLED
+from tasks.task import MOST_COPIES, UNLABELLED
 from tasks.task_types import is_task_type, task_type, task_type_names
 
 _FARTHEST = 1e30  # end of a range
@@ -47,7 +47,7 @@ def _text(value: Any) -> str:
 
 def is_name(text: str) -> bool:
     """True if a task can have this name: `A_NAME`."""
-    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", text) is not None and text not in RESERVED
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", text) is not None
 
 
 def _name(value: Any) -> str:
@@ -148,7 +148,7 @@ def _files_problem(path: Path | str, files: dict[str, Any]) -> UserError:
 
 
 _NAMES = "a list of distinct strings"
-A_NAME = "up to 100 letters, digits, _ and -, starting with a letter; not a reserved word such as train"
+A_NAME = "up to 100 letters, digits, _ and -, starting with a letter"
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
     "name": (_name, A_NAME),

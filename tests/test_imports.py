@@ -29,6 +29,16 @@ ROW_OF = {f"mtkd.{part}": number for number, parts in enumerate(ROWS, 1) for par
 BELOW_AUGMENT = ("output_files", "device", "outputs", "settings", "models", "losses", "teachers", "training")
 ABOVE_AUGMENT = ("cli", "api")
 
+# Modules that import each other: one of them only inside a function, or for its annotations.
+CIRCLES = (
+    ("mtkd.models.exported", "mtkd.models.multitask"),
+    ("mtkd.models.encoders.encoder", "mtkd.models.initialisation"),
+    ("tasks.data.directory_source", "tasks.data.sources"),
+    ("tasks.data.sources", "tasks.data.tables"),
+    ("tasks.task", "tasks.task_types.task_type"),
+    ("tasks.task_file", "tasks.task_names"),
+)
+
 FILES = [path for package in OURS for path in sorted((REPOSITORY / package).rglob("*.py"))]
 
 
@@ -73,6 +83,19 @@ def test_imports_follow_the_layout(path):
         assert ".".join(module.split(".")[:2]) in ROW_OF, f"{module} has no row in the layout"
     wrong = [name for name in imported(path) if not allowed(module, name)]
     assert not wrong, f"{module} may not import {wrong}"
+
+
+def test_no_two_modules_import_each_other():
+    modules = {module_of(path): path for path in FILES}
+    imports: set[tuple[str, str]] = set()
+    for module, path in modules.items():
+        for name in imported(path):
+            found = name if name in modules else name.rpartition(".")[0]
+            imports.add((module, found))
+    circles = {frozenset(pair) for pair in imports if pair[::-1] in imports and pair[0] != pair[1]}
+    # `mtkd` names what its parts offer, and `tasks.task_types` the types that a task may have.
+    circles = {circle for circle in circles if not circle & {"mtkd", "tasks.task_types"}}
+    assert circles == {frozenset(circle) for circle in CIRCLES}
 
 
 def test_the_rule_itself():

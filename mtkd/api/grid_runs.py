@@ -74,8 +74,28 @@ def compare(
     """
     from mtkd.jobs.grid import compare as job
 
-    arguments = {name: value for name, value in locals().items() if name not in ("say", "job")}
-    loaded, inputs = plan_grid(**arguments)
+    loaded, inputs = plan_grid(
+        grid,
+        data=data,
+        out=out,
+        teacher=teacher,
+        store=store,
+        text=text,
+        encoder=encoder,
+        corpus=corpus,
+        without=without,
+        tasks=tasks,
+        seeds=seeds,
+        epochs=epochs,
+        limit=limit,
+        unlabelled=unlabelled,
+        unlabelled_limit=unlabelled_limit,
+        eval_limit=eval_limit,
+        settings=settings,
+        reference=reference,
+        baselines=baselines,
+        jobs=jobs,
+    )
     return job.run_grid(loaded, inputs, say, jobs)
 
 

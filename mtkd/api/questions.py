@@ -18,7 +18,7 @@ from tasks.task_names import TaskSpec, resolve
 if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from augment.questions.filtering.filter_corpus import Filtered
-    from augment.questions.generation.config import PreparedGeneration
+    from augment.questions.generation.prepare_generation import PreparedGeneration
     from tasks.scoring.answers import Answerer
 
 
@@ -194,8 +194,9 @@ def _prepared(
 ) -> Iterator[PreparedGeneration]:
     """Prepare generation as `generate_questions` describes it; leaving the block stops requests."""
     from augment.corpus_writer import check_output
-    from augment.questions.generation.config import GenerationConfig, prepare_generation
+    from augment.questions.generation.config import GenerationConfig
     from augment.questions.generation.paragraphs import Words
+    from augment.questions.generation.prepare_generation import prepare_generation
     from augment.questions.rules.rule_augmenter import RULES
     from augment.questions.training.prompts import span_task
     from mtkd.output_files.distributed import launched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtkd.api.training_request import file_names, model_or_path, require_path
 from mtkd.output_files.remote_paths import remote_paths
@@ -16,6 +16,7 @@ from tasks.task_names import TaskSpec, describe
 if TYPE_CHECKING:
     from mtkd.api.model import Model
     from mtkd.jobs.knowledge_store.plan_store import StorePlan, StoreRequest
+    from mtkd.knowledge_store.contents import Dtype
     from mtkd.knowledge_store.store_manifest import StoreManifest
 
 
@@ -35,8 +36,8 @@ def plan_store(
     unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
     unlabelled_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    dtype: str = "fp16",
-    precision: str = "fp32",
+    dtype: Dtype = "fp16",
+    precision: Literal["fp32", "bf16"] = "fp32",
     batch: int = 32,
     budget: int | None = None,
 ) -> StorePlan:
@@ -61,7 +62,22 @@ def plan_store(
     """
     from mtkd.jobs.knowledge_store import plan_store as job
 
-    return job.plan_store(store_request(locals()), Path(out))
+    request = store_request(
+        recipe=recipe,
+        data=data,
+        tasks=tasks,
+        teacher=teacher,
+        corpus=corpus,
+        limit=limit,
+        unlabelled=unlabelled,
+        unlabelled_limit=unlabelled_limit,
+        settings=settings,
+        dtype=dtype,
+        precision=precision,
+        batch=batch,
+        budget=budget,
+    )
+    return job.plan_store(request, Path(out))
 
 
 @remote_paths(*STORE_INPUTS, out="out")
@@ -77,8 +93,8 @@ def build_store(
     unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
     unlabelled_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    dtype: str = "fp16",
-    precision: str = "fp32",
+    dtype: Dtype = "fp16",
+    precision: Literal["fp32", "bf16"] = "fp32",
     batch: int = 32,
     budget: int | None = None,
     workers: int | None = None,
@@ -102,12 +118,25 @@ def build_store(
     Raises:
         UserError: as `plan_store`; another store is in `out`; too little space.
     """
-    arguments, made_by = dict(locals()), Workers(workers, engine, address)
     from mtkd.jobs.knowledge_store import build_store as job
 
-    return job.build_store(
-        store_request(arguments), Path(out), command, workers=made_by, overwrite=overwrite
-    )[0]
+    made_by = Workers(workers, engine, address)
+    request = store_request(
+        recipe=recipe,
+        data=data,
+        tasks=tasks,
+        teacher=teacher,
+        corpus=corpus,
+        limit=limit,
+        unlabelled=unlabelled,
+        unlabelled_limit=unlabelled_limit,
+        settings=settings,
+        dtype=dtype,
+        precision=precision,
+        batch=batch,
+        budget=budget,
+    )
+    return job.build_store(request, Path(out), command, workers=made_by, overwrite=overwrite)[0]
 
 
 @remote_paths(out="store")
@@ -137,24 +166,44 @@ def store_info(store: str | Path) -> StoreManifest:
     return read_store_manifest(Path(store))
 
 
-def store_request(arguments: Mapping[str, Any]) -> StoreRequest:
+def store_request(
+    *,
+    recipe: str,
+    data: str | Path | None,
+    tasks: TaskSpec,
+    teacher: str | Path | Model,
+    corpus: str | Path | None,
+    limit: int | None,
+    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
+    unlabelled_limit: int | None,
+    settings: Mapping[str, Any] | None,
+    dtype: Dtype,
+    precision: Literal["fp32", "bf16"],
+    batch: int,
+    budget: int | None,
+) -> StoreRequest:
     """What a store is asked to hold, from the arguments of `plan_store`."""
     from mtkd.jobs.knowledge_store.plan_store import StoreRequest
 
-    names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
-    require_path("data", arguments["data"], "a store records where its rows come from")
-    tasks = arguments["tasks"] if isinstance(arguments["tasks"], list | tuple) else [arguments["tasks"]]
-    if unnamed := [task.name for task in tasks if isinstance(task, Task)]:
+    require_path("data", data, "a store records where its rows come from")
+    task_list = tasks if isinstance(tasks, list | tuple) else [tasks]
+    if unnamed := [task.name for task in task_list if isinstance(task, Task)]:
         raise UserError(
             f"`tasks` holds the task object {unnamed[0]!r}, but a store records names",
             expected="names of tasks, or the paths of task files",
         )
     return StoreRequest(
-        **{name: arguments[name] for name in names},
-        data=str(arguments["data"]) if arguments["data"] else None,
-        tasks=describe(arguments["tasks"]),
-        teacher=str(model_or_path(arguments["teacher"])),
-        sets=dict(arguments["settings"] or {}),
-        corpus=str(arguments["corpus"]) if arguments["corpus"] else None,
-        unlabelled=file_names(arguments["unlabelled"]),
+        recipe=recipe,
+        data=str(data) if data else None,
+        tasks=describe(tasks),
+        teacher=str(model_or_path(teacher)),
+        sets=dict(settings or {}),
+        corpus=str(corpus) if corpus else None,
+        limit=limit,
+        unlabelled=file_names(unlabelled),
+        unlabelled_limit=unlabelled_limit,
+        dtype=dtype,
+        precision=precision,
+        batch=batch,
+        budget=budget,
     )

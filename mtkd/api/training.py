@@ -1,30 +1,19 @@
-"""`mtkd.refine`, `mtkd.distill`, `mtkd.finetune`: the training commands as functions."""
+"""`mtkd.refine` and `mtkd.finetune`: training on labels as functions."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers
-from tasks.common.errors import UserError
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from mtkd.api.model import Model
-    from mtkd.losses.loss_term import LossTerm
-    from mtkd.models.multitask import MultiTaskModel
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
-    from mtkd.training.run_directory import RunDirectory
-
-# A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
-Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any]"
 
 
 @remote_paths("encoder", "data", "tasks", "settings", out="out")
@@ -77,129 +66,31 @@ def refine(
     Raises:
         UserError: anything wrong with data, encoder or settings, before anything is written.
     """
-    options = dict(locals())
+    from mtkd.api.model import Model
     from mtkd.jobs.refine import refine as refine_job
 
-    loaded, request = prepare("refine", recipe, options)
-    return _model(refine_job(request, loaded, str(encoder), callbacks=callbacks, warn=warn_caller))
-
-
-@remote_paths(
-    "data", "tasks", "teacher", "text", "init", "corpus", "store", "unlabelled", "settings", out="out"
-)
-def distill(
-    recipe: str,
-    *,
-    data: Any = None,
-    tasks: TaskSpec | None = None,
-    teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
-    out: str | Path,
-    student: MultiTaskModel | nn.Module | None = None,
-    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
-    text: str | Path | None = None,
-    text_column: str = "text",
-    init: str | Path | None = None,
-    corpus: str | Path | None = None,
-    store: str | Path | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    train: TrainSettings | None = None,
-    limit: int | None = None,
-    unlabelled_limit: int | None = None,
-    eval_limit: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    workers: int | None = None,
-    engine: Engine = "processes",
-    address: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
-) -> Model:
-    """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
-
-    Args:
-        recipe: its name (`mtkd.list_recipes()`) or the path of a .toml file.
-        data, tasks, out: see `refine`; `tasks` is "glue" by default.
-        teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads; a
-            fine-tuned checkpoint of transformers (a directory or hub name, a pipeline, or a pair of model and
-            tokeniser); or a mapping of tasks to these, with lists for tasks that several teach. None also if
-            the rows have soft labels.
-        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
-            checkpoint does not name them.
-        student: a model or encoder to train instead of the one that the recipe describes.
-        losses: loss terms to train on instead of the recipe's: name -> term, or a list.
-        text: a file or directory of plain text, instead of `data`.
-        text_column: where the rows of `text` hold it.
-        init: what a Transformer student starts from: a run, or an encoder.
-        corpus: an augmented corpus, which is added to the training rows.
-        store: a knowledge store in the teacher's place.
-        unlabelled: task -> text without labels that the teacher labels and the student learns from, too: a
-            file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
-            rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
-        unlabelled_limit: the maximum number of rows without labels per task (a seeded sample); 0 = none.
-            `limit` counts the other training rows.
-        workers, engine, address: processes that compute the teacher's logits, if these are computed before
-            training (`teacher.cache_logits`); see `build_store`. They do not train.
-        others: as for `refine`.
-
-    Returns:
-        The trained student; `.scores` has its validation scores.
-
-    Raises:
-        UserError: anything wrong with data, teacher, student or settings, before anything is written.
-    """
-    options, teacher_source, made_by = (
-        dict(locals()),
-        model_or_path(teacher),
-        Workers(workers, engine, address),
+    loaded, request = prepare(
+        "refine",
+        recipe,
+        data=data,
+        tasks=tasks,
+        out=out,
+        settings=settings,
+        train=train,
+        limit=limit,
+        eval_limit=eval_limit,
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        callbacks=callbacks,
     )
-    if text is not None:
-        of_tasks = "data tasks corpus store unlabelled limit unlabelled_limit teacher_labels"
-        unusable = [name for name in of_tasks.split() if options[name]]
-        unusable += ["workers"] if made_by.in_other_processes else []
-        if unusable:
-            raise UserError(
-                f"plain text has no tasks: {', '.join(f'`{name}`' for name in unusable)} cannot be combined "
-                "with `text`",
-                hint="leave them out, or leave `text` out",
-            )
-        from mtkd.jobs.distillation.distill_text import distill_text
-
-        loaded, request = prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
-        run = distill_text(
-            request, loaded, teacher_source, Path(text), text_column, callbacks=callbacks, warn=warn_caller
-        )
-        return _model(run)
-    if data is None and tasks is None:
-        raise UserError(
-            "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
-        )
-    from mtkd.jobs.distillation.distill import distill as distill_job
-    from tasks.data.unlabelled import UnlabelledRequest
-
-    options["tasks"] = "glue" if tasks is None else tasks
-    loaded, request = prepare("distill", recipe, options, teacher_source)
-    return _model(
-        distill_job(
-            dataclasses.replace(request, workers=made_by),
-            loaded,
-            teacher_source,
-            Path(corpus) if corpus else None,
-            Path(store) if store else None,
-            teacher_labels=teacher_labels,
-            unlabelled=UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
-            student=_module(student),
-            losses=losses,
-            callbacks=callbacks,
-            warn=warn_caller,
-        )
-    )
+    run = refine_job(request, loaded, str(encoder), callbacks=callbacks, warn=warn_caller)
+    return Model(run.path)
 
 
 @remote_paths("model", "task", "data", "settings", out="out")
@@ -238,23 +129,31 @@ def finetune(
     Raises:
         UserError: anything wrong with data, model or settings, before anything is written.
     """
-    options = dict(locals()) | {"tasks": task}
+    from mtkd.api.model import Model
     from mtkd.jobs.finetune import finetune as finetune_job
 
     start = model_or_path(model)
-    loaded, request = prepare("finetune", recipe, options, start)
+    loaded, request = prepare(
+        "finetune",
+        recipe,
+        data=data,
+        tasks=task,
+        out=out,
+        settings=settings,
+        train=train,
+        limit=limit,
+        eval_limit=eval_limit,
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        callbacks=callbacks,
+        model=start,
+    )
     start = Path(start) if isinstance(start, str) else start
-    return _model(finetune_job(request, loaded, start, callbacks=callbacks, warn=warn_caller))
-
-
-def _module(student: Any) -> Any:
-    from mtkd.api.model import Model
-
-    return student.module if isinstance(student, Model) else student
-
-
-def _model(run: RunDirectory) -> Model:
-    """The model that a finished run left."""
-    from mtkd.api.model import Model
-
+    run = finetune_job(request, loaded, start, callbacks=callbacks, warn=warn_caller)
     return Model(run.path)

@@ -6,30 +6,52 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import MtkdWarning, UserError, a_type
 from tasks.common.urls import as_url
 from tasks.task import Task
 from tasks.task_names import describe, resolve
 
+if TYPE_CHECKING:
+    from mtkd.settings import TrainSettings
+    from mtkd.training.callbacks import Callback
 
-def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
+
+def prepare(
+    command: str,
+    recipe: str,
+    *,
+    data: Any,
+    tasks: Any,
+    out: Any,
+    settings: Any,
+    train: TrainSettings | None,
+    limit: int | None,
+    eval_limit: int | None,
+    device: str | None,
+    resume: bool,
+    overwrite: bool,
+    callbacks: Sequence[Callback],
+    model: Any = None,
+    **shorthands: Any,
+) -> tuple[Any, Any]:
     """The validated settings of a recipe, and the request, from a function's arguments.
 
     Args:
         model: whose tasks may also be named.
+        shorthands: see `load_recipe`.
+        others: see `mtkd.refine`.
     """
     from mtkd.jobs.distillation.python_objects import require_objects
     from mtkd.jobs.request import Request
     from mtkd.training.callbacks import Callback, require_known_events
     from tasks.data.sources import open_data
 
-    require_objects("callbacks", options["callbacks"], Callback)
-    require_known_events(options["callbacks"])
+    require_objects("callbacks", callbacks, Callback)
+    require_known_events(callbacks)
 
-    tasks, data = options["tasks"], options["data"]
-    loaded = load_recipe(command, recipe, options)
+    loaded = load_recipe(command, recipe, tasks, settings, train, **shorthands)
     known_tasks = _tasks_of(model)
     requested_names = {word.strip() for word in describe(tasks).split(",")}
     if not isinstance(tasks, str | Path) or requested_names & {task.name for task in known_tasks}:
@@ -37,8 +59,12 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     request = Request(
         data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
-        out=_directory(options["out"]),
-        **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
+        out=_directory(out),
+        limit=limit,
+        eval_limit=eval_limit,
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
     )
     return loaded, request
 
@@ -49,18 +75,31 @@ def _directory(out: Any) -> Path:
     return Path(out)
 
 
-def load_recipe(command: str, recipe: str, options: Mapping[str, Any]) -> Any:
-    """The validated settings of a recipe, with those that a function's arguments change."""
+def load_recipe(
+    command: str,
+    recipe: str,
+    tasks: Any,
+    settings: Any = None,
+    train: TrainSettings | None = None,
+    **shorthands: Any,
+) -> Any:
+    """The validated settings of a recipe, with those that a function's arguments change.
+
+    Args:
+        settings: dotted setting -> value.
+        train: settings of the training loop, of which those that were given count.
+        shorthands: values for names in `SHORTHANDS`; None = as in the recipe.
+    """
     from mtkd.recipes import load_settings
 
-    settings = options["settings"] or {}
+    settings = settings or {}
     if not isinstance(settings, Mapping):
         raise UserError(
             f"`settings` cannot be {a_type(settings)}",
             expected='a mapping such as {"train.weight_decay": 0.1}',
         )
-    changes = _train_changes(command, options) | dict(settings)
-    return load_settings(recipe, command, changes, describe(options["tasks"]))
+    changes = _train_changes(command, train, shorthands) | dict(settings)
+    return load_settings(recipe, command, changes, describe(tasks))
 
 
 def _tasks_of(model: Any) -> list[Task]:
@@ -80,23 +119,23 @@ def _tasks_of(model: Any) -> list[Task]:
     return [task for task in tasks if task.name not in TASKS]
 
 
-_SHORTHANDS = {
-    "train.epochs": "epochs",
-    "train.steps": "steps",
-    "train.batch_size": "batch",
-    "train.lr": "lr",
-    "train.seed": "seed",
-    "student.transformer.init": "init",
+SHORTHANDS = {
+    "epochs": "train.epochs",
+    "steps": "train.steps",
+    "batch": "train.batch_size",
+    "lr": "train.lr",
+    "seed": "train.seed",
+    "init": "student.transformer.init",
 }
 
 
-def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _train_changes(
+    command: str, train: TrainSettings | None, shorthands: Mapping[str, Any]
+) -> dict[str, Any]:
     """Dotted setting -> value of `train` and of the shorthand arguments."""
-    train_settings = options["train"]
-    fields = {} if train_settings is None else train_settings.model_dump(exclude_unset=True)
+    fields = {} if train is None else train.model_dump(exclude_unset=True)
     changes = {f"train.{name}": value for name, value in fields.items()}
-    shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
-    changes |= {key: value for key, value in shorthands.items() if value is not None}
+    changes |= {SHORTHANDS[name]: value for name, value in shorthands.items() if value is not None}
     if command == "finetune" and "train.lr" in changes:
         changes["learning_rates"] = [changes.pop("train.lr")]
     if "student.transformer.init" in changes:

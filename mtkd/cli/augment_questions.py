@@ -237,7 +237,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
 
 
 def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
-    from augment.questions.generation.config import samples, silent_paragraphs
+    from augment.questions.generation.prepare_generation import samples, silent_paragraphs
 
     entry = manifest.tasks[0]
     short = entry.source_rows * entry.copies - entry.rows

@@ -155,7 +155,9 @@ def build(
 
     @remote_paths(*STORE_INPUTS, out="out")
     def run(out: Path, **options: Any) -> Any:
-        return build_store(store_request(options), out, command_line(), workers=made_by, overwrite=overwrite)
+        return build_store(
+            store_request(**options), out, command_line(), workers=made_by, overwrite=overwrite
+        )
 
     manifest, prepared, n_built = run(out, **_arguments(options))
     if not PartialState().is_main_process:

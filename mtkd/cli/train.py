@@ -94,7 +94,7 @@ def distill(json_file: str | None, **options: Any) -> None:
     Ablations are settings, such as --set supervision=labels (no distillation) or --set terms.NAME.weight=0
     (without one of the losses); docs/methods.md lists them.
     """
-    from mtkd.api.training import distill as job
+    from mtkd.api.distillation import distill as job
 
     if options["tasks"] is None and options["text"] is None and options["data"] is not None:
         options["tasks"] = _all_of_glue()

@@ -1,0 +1,1 @@
+"""Scores and predictions of models, comparisons between them, baselines, and inference timings."""

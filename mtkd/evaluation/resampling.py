@@ -163,7 +163,7 @@ def _correlation(xy: np.ndarray, xx: np.ndarray, yy: np.ndarray, flat: tuple[flo
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """above / below; 0 where below is 0."""
+    """numerator / denominator; 0 where the denominator is not above 0."""
     return np.divide(numerator, denominator, out=np.zeros(np.shape(numerator)), where=denominator > 0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mtkd.jobs.training_data import TrainingData
+from mtkd.jobs.training_data import TaskData, TrainingData
 from mtkd.losses.logits import Labels
 from mtkd.losses.objective import Objective
 from mtkd.settings import TrainSettings
@@ -47,22 +47,39 @@ def check_class_weights(train: TrainSettings, tasks: Sequence[Task], objective: 
 def weigh_classes(objective: Objective, train: TrainSettings, data: TrainingData) -> Objective:
     """Set the class weights of the loss on labels; returns the objective.
 
-    "balanced" gives a class with n_c of n labelled rows the weight n / (C n_c), so that every class has the
-    same influence and the mean weight of the rows is 1.
+    With the weight w of the class of each labelled row, the loss on all these rows is sum(w * loss) / sum(w),
+    as with `torch.nn.CrossEntropyLoss(weight=...)`. The weights are therefore divided by their mean over the
+    rows, so that each step can divide by its number of rows, whatever its batches and processes are.
+
+    "balanced" gives a class with n_c of n labelled rows the weight n / n_c.
+
+    Raises:
+        UserError: all labelled rows of a task have classes of weight 0.
     """
     if train.class_weights is None:
         return objective
-    weights = {}
-    for task_data in data.parts:
-        if task_data.task.kind != "classify":
-            continue
-        values = train.class_weights
-        if isinstance(values, str):
-            labels = task_data.train.labels[has_label(task_data.train.labels)].astype(np.int64)
-            counts = np.bincount(labels, minlength=len(task_data.task.labels))
-            values = (len(labels) / (len(counts) * np.maximum(counts, 1))).tolist()
-        weights[task_data.task.name] = torch.tensor(values, dtype=torch.float32)
+    weights = {
+        part.task.name: torch.tensor(_weights(train.class_weights, part), dtype=torch.float32)
+        for part in data.parts
+        if part.task.kind == "classify"
+    }
     for term in objective.terms.values():
         if isinstance(term, Labels):
             term.class_weights = weights
     return objective
+
+
+def _weights(class_weights: str | Sequence[float], part: TaskData) -> np.ndarray:
+    """(C,) float64 weights of the classes of a task, with mean 1 over its labelled training rows."""
+    labels = part.train.labels[has_label(part.train.labels)].astype(np.int64)
+    counts = np.bincount(labels, minlength=len(part.task.labels))
+    is_balanced = isinstance(class_weights, str)
+    weights = len(labels) / np.maximum(counts, 1) if is_balanced else np.array(class_weights)
+    total = weights @ counts
+    if len(labels) and not total:
+        raise UserError(
+            f"train.class_weights = {class_weights} gives all labelled training rows of {part.task.name!r} "
+            "the weight 0",
+            expected="a weight above 0 for a class with rows",
+        )
+    return weights * len(labels) / total if total else weights

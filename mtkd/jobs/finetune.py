@@ -101,6 +101,7 @@ class _Finetune(TrainingJob):
         reader = model.reader
         self.rows = self.rows.for_reader(reader)
         data = self.rows.data
+        self.objective = weigh_classes(labels_objective(), self.settings.train, data)
         train = self.settings.train.with_epochs(data.n_train)
         self.settings = self.settings.model_copy(update={"train": train})
         self.warnings += data.window_warnings
@@ -167,7 +168,7 @@ class _Finetune(TrainingJob):
         trainer = Trainer(
             self.accelerator,
             model,
-            weigh_classes(labels_objective(), self.settings.train, self.rows.data),
+            self.objective,
             self.batches,
             train,
             directory,

@@ -101,6 +101,7 @@ class _Refine(TrainingJob):
         self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
         self.encoded = self.rows.train(reader)
+        self.objective = weigh_classes(labels_objective(), settings.train, data)
         train = settings.train.with_epochs(data.n_train)
         self.settings = settings.model_copy(update={"train": train})
         self.batches = TaskBatches(data.tasks, self.encoded, Collator(reader), train)
@@ -126,7 +127,7 @@ class _Refine(TrainingJob):
         trainer = Trainer(
             self.accelerator,
             self.model,
-            weigh_classes(labels_objective(), self.settings.train, self.rows.data),
+            self.objective,
             self.batches,
             self.settings.train,
             self.request.out,

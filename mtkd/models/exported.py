@@ -33,7 +33,7 @@ class ExportedModel(MultiTaskModel):
         self.runtime = OnnxModel(directory, threads=torch.get_num_threads())
         self.tasks, self.info = {task.head: task for task in saved.tasks}, saved.info
         self.tokeniser = self.runtime.reader.tokeniser
-        self.heads = nn.ModuleDict()
+        self.head_modules = nn.ModuleDict()
         config = saved.config
         # Parts of the program ask an encoder for these.
         self.encoder: Any = SimpleNamespace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,16 @@ from tasks.tokens.batching import ModelInputs
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
 
+_PREFIX = "task_"  # of heads in `MultiTaskModel.head_modules`, but not in files
+
 
 class MultiTaskModel(nn.Module):
     """A shared encoder with one head per task.
 
     Attributes:
         tasks: head name -> Task.
+        head_modules: the heads as a module. Its keys have a prefix, because a ModuleDict refuses the names of
+            its own methods, such as "type", which are good names of tasks.
         info: see ModelInfo.
         tokeniser: turns text into the encoder's token ids.
     """
@@ -61,7 +65,15 @@ class MultiTaskModel(nn.Module):
                 hint="use the tokeniser that the encoder was trained with",
             )
         self.set_max_length(info.max_length)
-        self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
+        self._set_heads({name: self._new_head(task) for name, task in self.tasks.items()})
+
+    @property
+    def heads(self) -> dict[str, nn.Module]:
+        """Head name -> head."""
+        return {name.removeprefix(_PREFIX): head for name, head in self.head_modules.items()}
+
+    def _set_heads(self, heads: Mapping[str, nn.Module]) -> None:
+        self.head_modules = nn.ModuleDict({f"{_PREFIX}{name}": head for name, head in heads.items()})
 
     def set_max_length(self, max_length: int) -> None:
         """Truncate rows to `max_length` tokens from now on.
@@ -162,7 +174,8 @@ class MultiTaskModel(nn.Module):
             name: self.heads[name] if name in self.heads else self._new_head(t)
             for name, t in task_of_head.items()
         }
-        self.tasks, self.heads = task_of_head, nn.ModuleDict(heads)
+        self.tasks = task_of_head
+        self._set_heads(heads)
 
     def require_heads(self, tasks: Iterable[Task], what: str) -> None:
         """Check that there is a matching head for each task; see `require_heads`."""
@@ -177,7 +190,11 @@ class MultiTaskModel(nn.Module):
         info = self.info
         with staged_directory(directory, "model.json") as temporary:
             self.encoder.save_weights(temporary / WEIGHTS)
-            save_file(_cpu_weights(self.heads), temporary / HEADS)
+            weights = {
+                name.removeprefix(_PREFIX): value.detach().cpu().contiguous()
+                for name, value in self.head_modules.state_dict().items()
+            }
+            save_file(weights, temporary / HEADS)
             self.tokeniser.save(temporary)
             write_description(temporary, self.encoder.config, self.tasks.values(), info)
             tasks = list(self.tasks.values())
@@ -206,7 +223,8 @@ class MultiTaskModel(nn.Module):
         model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
             model.encoder.load_weights(load_file(path / WEIGHTS))
-            model.heads.load_state_dict(load_file(path / HEADS))
+            weights = load_file(path / HEADS)
+            model.head_modules.load_state_dict({f"{_PREFIX}{name}": weights[name] for name in weights})
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
         refuse_not_finite(model, str(path))
@@ -224,7 +242,3 @@ class MultiTaskModel(nn.Module):
         """
         encoder = TransformerEncoder.pretrained(name)
         return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()
-
-
-def _cpu_weights(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}

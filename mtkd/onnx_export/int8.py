@@ -134,4 +134,4 @@ def _nodes_of(graph: GraphProto, fp32_parts: Sequence[str]) -> Iterator[NodeProt
 def _of_head(node: NodeProto) -> bool:
     """One exporter names the module of a node in the node's metadata, the other in its weights' names."""
     scopes = [entry.value for entry in node.metadata_props if entry.key == "namespace"]
-    return any("model.heads." in name for name in (*node.input, *scopes))
+    return any("model.head_modules." in name for name in (*node.input, *scopes))

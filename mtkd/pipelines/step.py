@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from mtkd.api.training_request import load_recipe
+from mtkd.api.training_request import SHORTHANDS, load_recipe
 from mtkd.cli.main import cli
-from mtkd.cli.options import train_settings
+from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.urls import url_of
@@ -138,7 +138,8 @@ def check_step(step: Step) -> dict[str, Any]:
         raise UserError(found.problem, expected=found.expected, hint=hint) from error
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
-        load_recipe(step.command, params["recipe"], train_settings(params) | {"train": None, "tasks": tasks})
+        shorthands = {name: params.get(name) for name in SHORTHANDS}
+        load_recipe(step.command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
     return params
 
 

@@ -1,0 +1,1 @@
+"""Teachers by name, and their outputs: computed for each batch, or logits computed once and cached."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.digest import digest_weights
-from mtkd.models.encoders.pretrained_config import config_of, quieten
+from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
@@ -24,7 +24,7 @@ from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.common.errors import UserError, shorten
-from tasks.common.hub_loading import DEFAULT_ENCODER, load_named, similar_model
+from tasks.common.hub_loading import DEFAULT_ENCODER, load_named, quieten, similar_model
 from tasks.common.records import read_record
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task

@@ -1,0 +1,1 @@
+"""The training loop, its batches, optimisers, callbacks and checkpoints, and the directories of runs."""

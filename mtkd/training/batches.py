@@ -73,6 +73,10 @@ class TaskBatches:
     """The training rows of some tasks, mixed and grouped by length by a `TaskSampler`.
 
     Args:
+        tasks: name -> Task.
+        data: task -> its training rows as token ids.
+        collate: turns rows into a batch.
+        settings: read for the size, mixing and order of the batches, and the seed.
         blocks: shuffle rows block by block (see `TaskSampler`).
         read_ahead: called with (task, indices) some time before rows are drawn, to read them from disk.
     """

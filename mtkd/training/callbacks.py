@@ -29,8 +29,8 @@ class TrainingState:
         epoch: epochs done.
         task: the task of the last step; None before the first.
         loss: the value of the objective in the last step.
-        terms: the value of each loss term in the last step, before weighting; terms without items are left
-            out.
+        terms: the value of each loss term in the last step, before weighting, without terms that have no
+            items or are switched off (slow build, or a weight of 0).
         lr: the learning rate of the last step.
         metric: name of the watched metric (`train.metric`).
         value: the last value of the watched metric.

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
+from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.files import atomic_directory, write_json
 from tasks.common.progress import say
@@ -82,12 +83,12 @@ def newest_checkpoint(directory: Path) -> Path | None:
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
-    """Restore the newest undamaged checkpoint, and remove those after it; returns None if there is none."""
-    while newest := newest_checkpoint(directory):
-        if not damaged_files(newest):
-            break
-        say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
-        shutil.rmtree(newest)
+    """Restore the newest undamaged checkpoint; returns None if there is none.
+
+    Every process must call this. The main process chooses the checkpoint and removes the damaged ones after
+    it, so that all processes restore the same one.
+    """
+    newest = from_main_process(lambda: _newest_undamaged(directory))
     if newest is None:
         return None
     weights = load_file(newest / "weights.safetensors")
@@ -95,6 +96,16 @@ def restore_checkpoint(
     module.load_state_dict(weights | tied)
     restore_optimizer(module, optimizer, load_file(newest / "optimizer.safetensors"))
     return read_record(newest / "position.json", Position)
+
+
+def _newest_undamaged(directory: Path) -> Path | None:
+    """The newest undamaged checkpoint; the damaged ones after it are removed."""
+    while newest := newest_checkpoint(directory):
+        if not damaged_files(newest):
+            break
+        say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
+        shutil.rmtree(newest)
+    return newest
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:

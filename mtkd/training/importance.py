@@ -22,7 +22,11 @@ _ROWS = 1024  # rows per task
 
 
 def measure_importance(
-    teacher: MultiTaskModel, tasks: Mapping[str, Task], data: Mapping[str, Encoded], batch_size: int = 32
+    teacher: MultiTaskModel,
+    tasks: Mapping[str, Task],
+    data: Mapping[str, Encoded],
+    seed: int = 0,
+    batch_size: int = 32,
 ) -> Importance:
     """First-order importance of layers, heads and feed-forward units, from the loss on labels (ROSITA).
 
@@ -33,6 +37,7 @@ def measure_importance(
 
     Args:
         data: task -> training rows as the teacher reads them; up to 1,024 labelled rows per task are used.
+        seed: the random seed that chooses these rows.
 
     Raises:
         UserError: no row has a label, or the layers of the teacher cannot be identified.
@@ -44,7 +49,7 @@ def measure_importance(
     objective = labels_objective()
     collate = Collator(teacher.reader)
     sums = [{"heads": torch.zeros(()), "units": torch.zeros(()), "layer": torch.zeros(())} for _ in parts]
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     labelled = {name: np.flatnonzero(rows.labelled) for name, rows in data.items()}
     chosen = {name: random.permutation(rows)[:_ROWS] for name, rows in labelled.items()}
     if not any(map(len, chosen.values())):

@@ -39,7 +39,7 @@ def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 
     Args:
         step: the step, counted from 0.
         total: steps of the whole run.
-        hold: share of the steps before which the rate does not fall.
+        hold: the fraction of the steps, 0 to 1, during which the rate does not fall.
     """
     warm = int(settings.warmup * total if settings.warmup < 1 else min(settings.warmup, total))
     top = total if settings.schedule == "constant" else max(warm, round(hold * total))

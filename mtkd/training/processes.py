@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
 
 from mtkd.device import find_device
 from mtkd.output_files.distributed import disable_ram_efficient_loading
 from tasks.common.errors import UserError
 
 Number = TypeVar("Number", int, float)
+Result = TypeVar("Result")
 
 
 def make_accelerator(device: str | None = None) -> Accelerator:
@@ -113,3 +114,10 @@ def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[
     values = torch.tensor(numbers, device=accelerator.device)
     sums: list[Number] = accelerator.reduce(values, "sum").tolist()  # type: ignore[union-attr]
     return sums
+
+
+def from_main_process(compute: Callable[[], Result]) -> Result:
+    """What a function returns in the main process, in all processes; every process must call this."""
+    results = [compute()] if PartialState().is_main_process else [None]
+    result: Result = broadcast_object_list(results)[0]
+    return result

@@ -187,7 +187,9 @@ class RunDirectory:
             ranks=ranks,
             difference=self._difference,
         ):
-            self._before = _read_record(self.path)  # which cannot change any more
+            # Before the directory was locked, another process may have finished the run.
+            self._before = _read_record(self.path)
+            ranks.wait()  # every process reads what was there before rank 0 writes
             if ranks.first and not self.finished:
                 versions = {name: metadata.version(name) for name in _PACKAGES}
                 record = {

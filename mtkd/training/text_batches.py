@@ -170,7 +170,11 @@ def held_out_loss(
             weight = int(batch.inputs.joined.mask.sum()) if batch.inputs.joined else len(indices)
             total, tokens = total + float(loss) * weight, tokens + weight
         model.train(modes[0]), objective.train(modes[1])
-        value = total / max(tokens, 1)
-        return [TaskScores(TEXT.name, "held-out", len(rows), {"loss": value}, value, float("nan"), value)]
+        return held_out_scores(len(rows), total / max(tokens, 1))
 
     return evaluate
+
+
+def held_out_scores(rows: int, loss: float) -> list[TaskScores]:
+    """The loss on held-out rows as scores; `rows`: the number of rows."""
+    return [TaskScores(TEXT.name, "held-out", rows, {"loss": loss}, loss, float("nan"), loss)]

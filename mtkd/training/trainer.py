@@ -17,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtkd.evaluation.scoring import TaskScores, watched
+from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
+from mtkd.losses.term_settings import value_at
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import TeacherSource
@@ -88,7 +90,7 @@ class Trainer(TrainingLoop[StepBatches]):
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
             best = self._best_file
-            is_main = self.accelerator.is_main_process  # which wrote the file
+            is_main = self.accelerator.is_main_process  # the only process that knows the digest
             if is_main and not (best.is_file() and quick_digest(best) == self.position.best_digest):
                 raise UserError(
                     f"{best}, the weights of the best epoch, is missing or damaged",
@@ -154,9 +156,23 @@ class Trainer(TrainingLoop[StepBatches]):
             partial(self._loss, step_batches.task, num_items, *part)
             for part in zip(step_batches.batches, step_batches.weights, step_batches.batch_items, strict=True)
         ]
-        items_of_term = zip(self.train_module.objective.terms, num_items, strict=True)
-        logged_terms = [name if count else None for name, count in items_of_term]
-        return StepPlan(step_batches.task.name, micro_batches, logged_terms)
+        return StepPlan(step_batches.task.name, micro_batches, self._logged_terms(num_items))
+
+    def _logged_terms(self, num_items: list[int]) -> list[str | None]:
+        """The names of the loss terms; None for those that this step does not compute.
+
+        Args:
+            num_items: for each term, its number of items in this step.
+        """
+        objective, progress = self.train_module.objective, self._progress
+        build = objective.slow_build
+        layers = None if build.done(progress) else build.active_layers(progress)
+        names: list[str | None] = []
+        for (name, term), count in zip(objective.terms.items(), num_items, strict=True):
+            assert isinstance(term, LossTerm)
+            is_on = value_at(term.weight, progress) and (layers is None or term.active_pairs(layers))
+            names.append(name if count and is_on else None)
+        return names
 
     def _loss(
         self, task: Task, num_items: list[int], cpu_batch: Batch, weight: float, batch_items: list[int]

@@ -34,6 +34,14 @@ def embedded_encoder() -> Path:
     return Path(str(weights.locate())).parent
 
 
+def quieten() -> None:
+    """Turn off the transformers' log messages and progress bars."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     """Call a `from_pretrained` on local files first, and on the hub only if that fails.
 

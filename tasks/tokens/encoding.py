@@ -50,19 +50,14 @@ class Encoded:
         return has_label(self.labels)
 
     @staticmethod
-    def encode(rows: Rows, tokeniser: Tokeniser, teacher: Tokeniser | None = None) -> Encoded:
-        """Tokenise rows; a second time only if the teacher uses another tokeniser.
-
-        Rows of `span` tasks must come from `Reader.rows`; their teacher reads the same tokens as the student.
-        """
+    def encode(rows: Rows, tokeniser: Tokeniser) -> Encoded:
+        """Tokenise rows; those of `span` tasks must come from `Reader.rows`."""
         if rows.windows is not None:
             span = encode_windows(rows, tokeniser)
             offsets = (span.starts, span.ends)
             return Encoded(rows.task, rows.uids, span.labels, None, span.texts, None, rows.windows, offsets)
         texts = tuple(tokeniser.token_ids(column) for column in rows.texts)
-        differs = teacher is not None and teacher.digest != tokeniser.digest
-        teacher_texts = tuple(map(teacher.token_ids, rows.texts)) if teacher and differs else None
-        return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts, teacher_texts)
+        return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts)
 
     def take(self, indices: np.ndarray) -> Encoded:
         """The rows at `indices`, in that order."""

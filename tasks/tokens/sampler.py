@@ -111,6 +111,7 @@ class TaskSampler:
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
         one_pass = sum(stream.size(0) for stream in self._streams.values())
         self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
+        self._before = [np.zeros(len(self._streams), np.int64)]  # filled by `_batches_before`
 
     def __len__(self) -> int:
         """Batches of the first epoch; only with `batch_tokens` may others differ."""
@@ -127,14 +128,18 @@ class TaskSampler:
         tasks = list(self._streams)
         order = self._order(number)
         counts = np.bincount(order, minlength=len(tasks))
-        before = np.zeros_like(counts)
-        for earlier in range(number):
-            before += np.bincount(self._order(earlier), minlength=len(tasks))
         batches = [
             iter(self._streams[task].take(int(start), int(count), number))
-            for task, start, count in zip(tasks, before, counts, strict=True)
+            for task, start, count in zip(tasks, self._batches_before(number), counts, strict=True)
         ]
         return [BatchIndices(tasks[which], next(batches[which])) for which in order]
+
+    def _batches_before(self, number: int) -> np.ndarray:
+        """(tasks,) the number of batches of each task in all epochs before epoch `number`."""
+        while len(self._before) <= number:
+            order = self._order(len(self._before) - 1)
+            self._before.append(self._before[-1] + np.bincount(order, minlength=len(self._streams)))
+        return self._before[number]
 
     def probabilities(self, number: int) -> dict[str, float]:
         """The probability of each task at a step of epoch `number`; for `all`, its share of the batches."""

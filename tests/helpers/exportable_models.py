@@ -51,7 +51,7 @@ def bi_encoder(tiny: Path) -> AnyEncoder:
 def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiTaskModel:
     torch.manual_seed(0)
     model = MultiTaskModel(encoder, resolve(tasks), Tokeniser.load(str(tiny)), ModelInfo(40, **info))
-    for weight in model.heads.parameters():  # large, so that logits differ between rows
+    for weight in model.head_modules.parameters():  # large, so that logits differ between rows
         torch.nn.init.normal_(weight)
     return model.eval()
 

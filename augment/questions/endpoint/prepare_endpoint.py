@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.questions.endpoint.address import Address
 from augment.questions.endpoint.answer_log import AnswerLog
@@ -12,11 +12,9 @@ from augment.questions.endpoint.client import Client
 from augment.questions.endpoint.endpoint_augmenter import EndpointPrompt, EndpointQuestions
 from augment.questions.endpoint.question_text import read_template
 from augment.questions.generation.answer_candidates import load_spacy
+from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.paragraphs import Counts, Paragraph
 from tasks.common.errors import UserError, brief
-
-if TYPE_CHECKING:
-    from augment.questions.generation.config import GenerationConfig
 
 _RESERVED = ("model", "messages", "stream", "n")  # fields of a request that `extra_body` may not change
 _LIMITS = {  # option -> (least, most)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
@@ -13,9 +14,6 @@ from augment.questions.generation.question_augmenter import BACKENDS, Questions,
 from augment.questions.generator import Generator, digest_generator, load_generator
 from mtkd.device import worker_device
 from mtkd.output_files.worker_pools import other_model, path_for_workers
-
-if TYPE_CHECKING:
-    from augment.questions.generation.config import GenerationConfig
 
 _CHUNK = 4096
 

@@ -31,6 +31,7 @@ from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
+from tasks.task import Task
 from tasks.tokens.sampler import check_epochs
 
 
@@ -115,8 +116,33 @@ def distill(
         unlabelled=usable,
         student=student,
     )
-    job.warnings += validated.warnings
+    job.warnings += [*validated.warnings, *_per_task_warnings(settings, tasks)]
     return job.run()
+
+
+def _per_task_warnings(settings: DistillSettings, tasks: Sequence[Task]) -> list[str]:
+    """A warning if the recipe has settings for single tasks that a run on several tasks does not use."""
+    names = [task.name for task in tasks if task.name in settings.per_task]
+    if len(tasks) < 2 or not names:
+        return []
+    keys = dict.fromkeys(key for name in names for key in settings.per_task[name])
+    used = ", ".join(f"{key} = {_value(settings, key)}" for key in keys)
+    return [
+        f"the settings that {settings.name} has for {', '.join(names)} apply only in a run on that task "
+        f"alone. This run uses {used}."
+    ]
+
+
+def _value(settings: DistillSettings, key: str) -> Any:
+    """The value of a dotted setting; a stage without its own value has that of `train`."""
+    section, _, name = key.rpartition(".")
+    if section.startswith("stages."):
+        stage = settings.stages.get(section.split(".")[1])
+        return stage.train.get(name, getattr(settings.train, name, None)) if stage else None
+    value: Any = settings.model_dump()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _source_names(

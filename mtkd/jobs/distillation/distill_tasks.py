@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
+from mtkd.jobs.distillation.find_teachers import logits_directory
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
 from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
@@ -30,18 +31,15 @@ from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
-from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.settings import Stage, TrainSettings
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
-from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
-from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError
 from tasks.common.progress import say
@@ -75,8 +73,7 @@ class TaskDistillation(StagedJob):
         if self.settings.supervision == "labels":
             data.require_labels("a student with supervision=labels")
         self.rows = EncodedRows(data)
-        data_source = self.request.source()
-        if self.unlabelled is None and any(data_source.unlabelled(task) for task in self.tasks):
+        if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
             self.warnings.append(
                 "rows without labels are not used, since every loss of this run needs labels"
             )
@@ -108,7 +105,7 @@ class TaskDistillation(StagedJob):
         for stage, objective in self.validated.stages:
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
-            stage = replace(stage, train=stage.train.with_epochs(n_train))
+            stage = stage.with_epochs(n_train)
             inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
                 self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
@@ -118,10 +115,9 @@ class TaskDistillation(StagedJob):
         self.warnings += self._teacher_warnings()
         return student
 
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
         """Validation scores; empty if the last stage did not train the heads."""
-        last_inputs = self.stages[-1][2]
-        if last_inputs.evaluate is None:
+        if self.stages[-1][2].evaluate is None:
             return []
         return self._evaluator(self.settings.train, student, final=True)(student)
 
@@ -135,7 +131,8 @@ class TaskDistillation(StagedJob):
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)
-        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
+        data, rows = self.rows.data, self.rows.train(model.reader)
+        return measure_importance(model, data.tasks, rows, self.settings.train.seed)
 
     @property
     def _store(self) -> tuple[Path, StoreManifest] | None:
@@ -277,7 +274,7 @@ class TaskDistillation(StagedJob):
                 self.rows.train(
                     replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
                 ),
-                self._logits_directory(teacher.ref),
+                logits_directory(teacher.ref, self.request.out),
                 {
                     part.task.name: cache_folders(data, part, f"{settings.precision}-{model.info.max_length}")
                     for part in data.parts
@@ -298,11 +295,3 @@ class TaskDistillation(StagedJob):
                 for name, sources in by_task.items()
             }
         )
-
-    def _logits_directory(self, teacher_ref: TeacherRef) -> Path:
-        """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
-        run = self.request.out
-        if is_saved_model(Path(teacher_ref.name)) and not current_trial():
-            beside = model_directory(Path(teacher_ref.name)).parent
-            run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
-        return run / f"logits-{(teacher_ref.digest or '')[:16]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.text_batches import TextBatches, held_out_loss
+from mtkd.training.text_batches import TextBatches, held_out_loss, held_out_scores
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TEXT, TextFiles
 from tasks.tokens.batching import Collator
@@ -139,7 +139,6 @@ class _DistillText(StagedJob):
 
     files: TextFiles
     held_out: Encoded | None = field(init=False, default=None)
-    last_scores: list[TaskScores] = field(init=False, default_factory=list)
 
     def inputs(self) -> dict[str, Any]:
         teacher = self.validated.teacher
@@ -151,33 +150,29 @@ class _DistillText(StagedJob):
                 f"{self.sources['text']} contains no text", hint="all its lines or rows are empty"
             )
         self.prepared = prepare_run(self.validated)
-        if self.prepared.teacher:
-            self.prepared.teacher.to(self.accelerator.device)
+        self.prepared.teachers[0].model.to(self.accelerator.device)
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         return self.prepared.student
 
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
         """The scores of the last evaluation, which was after the last step."""
-        return self.last_scores
+        if self.held_out is None or not len(self.held_out) or not training["history"]:
+            return []
+        return held_out_scores(len(self.held_out), training["history"][-1]["loss"])
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
-        teacher, need, student = self.prepared.teacher, objective.teacher_need, self.prepared.student
-        source = None
-        if teacher is not None and need != OutputSpec():
+        student, teacher = self.prepared.student, self.prepared.teachers[0].model
+        need, source = objective.teacher_need, None
+        if need != OutputSpec():
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
-        collate = Collator(student.reader, teacher.reader if teacher and source else None)
+        collate = Collator(student.reader, teacher.reader if source else None)
         batches = TextBatches(
             self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
         )
         if self.held_out is None:
             self.held_out = batches.held_out()
-        measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
-
-        def evaluate(model: MultiTaskModel) -> list[TaskScores]:
-            self.last_scores = measure(model)
-            return self.last_scores
-
+        evaluate = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
         return StageInputs(
             batches, evaluate if len(self.held_out) else None, (lambda: source) if source else None
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
+from mtkd.time_trial import current_trial
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError, a_type, shorten, unknown
@@ -252,3 +254,15 @@ def encoder_of(teacher: str) -> str | None:
     if is_saved_model(Path(teacher)):
         return pretrained_encoder(Path(teacher))
     return teacher if checkpoint_directory(teacher) is None else None
+
+
+def logits_directory(teacher: TeacherRef, run: Path) -> Path:
+    """The directory of a teacher's cached logits: beside its weights if it is a run, else in `run`.
+
+    Args:
+        run: the directory of the student's run.
+    """
+    if is_saved_model(Path(teacher.name)) and not current_trial():
+        beside = model_directory(Path(teacher.name)).parent
+        run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
+    return run / f"logits-{(teacher.digest or '')[:16]}"

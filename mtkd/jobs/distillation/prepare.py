@@ -37,21 +37,15 @@ class LoadedTeacher:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """The loaded student and teacher.
+    """The loaded student and teachers.
 
     Attributes:
         teachers: each teacher with its `TeacherRef` and tasks; empty if the student learns from labels or
             from a knowledge store.
     """
 
-    validated: ValidatedRun
     student: MultiTaskModel
     teachers: tuple[LoadedTeacher, ...]
-
-    @property
-    def teacher(self) -> MultiTaskModel | None:
-        """The first teacher."""
-        return self.teachers[0].model if self.teachers else None
 
 
 def prepare_run(
@@ -93,7 +87,7 @@ def prepare_run(
         model = _build_student(validated, student, first_teacher, teacher_tokeniser, texts, importance)
     _check_readers(validated, model.reader, teachers, teacher_tokeniser)
     runs_teachers = settings.supervision == "teacher" and not from_store
-    return PreparedRun(validated, model, teachers if runs_teachers else ())
+    return PreparedRun(model, teachers if runs_teachers else ())
 
 
 def _check_readers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class StageInputs:
     """The inputs of one stage.
 
     Attributes:
+        batches: draws the rows of each step.
         evaluate: computes validation scores after each epoch; None = the stage is not evaluated.
         teacher: called at the start of the stage to open the teacher; None if no term needs one.
     """
@@ -41,10 +42,11 @@ class StageInputs:
 
 @dataclass(kw_only=True)
 class StagedJob(TrainingJob):
-    """A distillation.
+    """Base class of distillations: runs the stages of a recipe one after another, with resuming.
 
     Attributes:
-        prepared: teacher and student, set by `prepare`.
+        validated: the validated request.
+        prepared: teachers and student, set by `prepare`.
         stages: each stage with its objective and its inputs, set by `prepare`.
         facts: further values to record, found during training.
     """
@@ -57,8 +59,12 @@ class StagedJob(TrainingJob):
     facts: dict[str, Any] = field(init=False, default_factory=dict)
 
     @abstractmethod
-    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
-        """The scores of the trained student."""
+    def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
+        """The scores of the trained student.
+
+        Args:
+            training: the `TrainingResult` of the last stage.
+        """
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
         """Initialise heads that depend on the student's features; called before they are first trained."""
@@ -74,6 +80,7 @@ class StagedJob(TrainingJob):
                 student = MultiTaskModel.load(directory)
                 record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
                 heads_trained |= trains_heads
+                self.facts |= record[stage.name].pop("facts", {})
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
             label = "distilling" if teacher else "training"
@@ -95,10 +102,12 @@ class StagedJob(TrainingJob):
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
                 student.save(directory / "model")
-                write_record(directory / _RESULT, record[stage.name])
+                write_record(directory / _RESULT, {**record[stage.name], "facts": self.facts})
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
-        return Trained(student, self.scores(student), record.get("", record), self.facts)
+        last_stage = self.stages[-1][0].name
+        scores = self.scores(student, record[last_stage])
+        return Trained(student, scores, record.get("", record), self.facts)
 
 
 def stage_directory(out: Path, stage: Stage) -> Path:

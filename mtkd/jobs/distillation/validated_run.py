@@ -24,7 +24,7 @@ from mtkd.losses.loss_term import LossTerm, ModelPair
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
-from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
+from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, OutputSpec

@@ -74,12 +74,14 @@ class Job:
     Attributes:
         needs: jobs that must be finished before.
         steps_of: train for as many steps as this job did.
+        stages: for `steps_of`, stage of the recipe -> weight, to divide the steps among the stages.
     """
 
     words: tuple[str, ...]
     out: Path
     needs: tuple[Job, ...] = field(default=(), compare=False)
     steps_of: Job | None = field(default=None, compare=False)
+    stages: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def command(self) -> list[str]:
@@ -88,8 +90,14 @@ class Job:
             return list(self.words)
         record = self.steps_of.out / RUN_FILE
         finished = record.is_file() and read_run_record(record).get("status") == "finished"
-        steps = str(total_of_stages(record.parent, "steps")) if finished else f"STEPS OF {self.steps_of.out}"
-        return [*self.words, "--steps", steps]
+        if not finished:
+            return [*self.words, "--steps", f"STEPS OF {self.steps_of.out}"]
+        steps = total_of_stages(record.parent, "steps")
+        if len(self.stages) < 2:
+            return [*self.words, "--steps", str(steps)]
+        shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
+        settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
+        return [*self.words, *setting_words(settings)]
 
     @property
     def finished(self) -> bool:
@@ -142,6 +150,21 @@ def total_of_stages(run: Path, key: str) -> Any:
 def setting_words(values: Mapping[str, Any]) -> list[str]:
     """Settings as options of a command."""
     return [word for key, value in values.items() for word in ("--set", f"{key}={_toml(value)}")]
+
+
+def apportion(weights: Sequence[int], total: int) -> list[int]:
+    """Whole numbers in proportion to the weights that add up to `total`; each is at least 1.
+
+    This is apportionment by largest remainders: the exact shares are rounded down, and the units that are
+    missing go to the largest remainders.
+    """
+    exact = [weight / sum(weights) * total for weight in weights]
+    shares = [max(1, int(share)) for share in exact]
+    while sum(shares) != max(total, len(shares)):
+        step = 1 if sum(shares) < total else -1
+        adjustable = [i for i in range(len(shares)) if shares[i] + step >= 1]
+        shares[max(adjustable, key=lambda i: step * (exact[i] - shares[i]))] += step
+    return shares
 
 
 def _toml(value: Any) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from mtkd.grids import TEACHER, CellStep, Grid
 from mtkd.jobs.grid.grid_checks import check_inputs, learns_without_labels
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, apportion, file_name, setting_words
 from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
-from mtkd.settings import DistillSettings
+from mtkd.settings import DistillSettings, Stage
 from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 from tasks.task_names import resolve
@@ -140,12 +140,12 @@ class _Planner:
         argv += ["--init", str(text_jobs[0].out)] if text_jobs else []
         unlabelled = inputs.unlabelled_words(task_spec)
         argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
-        same_steps_as = None
         if cell.steps_of:
             (same_steps_as,) = self._run(cell.steps_of, task_spec, seed).trained[:1]
-        else:
-            argv += self._epoch_options(name, task_spec)
-        return [Job(tuple(argv), out, (*earlier, *([same_steps_as] if same_steps_as else [])), same_steps_as)]
+            stages = self._stages(name, task_spec)
+            weights = dict(zip((stage.name for stage in stages), _weights(stages), strict=True))
+            return [Job(tuple(argv), out, (*earlier, same_steps_as), same_steps_as, weights)]
+        return [Job((*argv, *self._epoch_options(name, task_spec)), out, earlier)]
 
     def _refine(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
         out = self._directory(name, task_spec, seed)
@@ -193,12 +193,10 @@ class _Planner:
 
     def _epoch_options(self, name: str, task_spec: str) -> list[str]:
         """The options that make the stages of a cell's run last `epochs` epochs together."""
-        epochs, recipe = self.inputs.epochs, self.grid.recipe_of(name)
+        epochs = self.inputs.epochs
         if epochs is None:
             return []
-        command = recipe_command(recipe)
-        settings = load_settings(recipe, command, self.grid.sets_of(name), task_spec)
-        stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else []
+        stages = self._stages(name, task_spec)
         if len(stages) < 2:
             return ["--epochs", str(epochs)]
         if epochs < len(stages):
@@ -207,13 +205,25 @@ class _Planner:
                 expected=f"{len(stages)} or more",
             )
         options = []
-        lengths = [stage.train.epochs for stage in stages]
-        weights = [1 if "auto" in lengths else int(length) for length in lengths]
-        for stage, share in zip(stages, _apportion(weights, epochs), strict=True):
+        for stage, share in zip(stages, apportion(_weights(stages), epochs), strict=True):
             if stage.train.steps is not None:
                 options += ["--set", f"stages.{stage.name}.train.steps=none"]
             options += ["--set", f"stages.{stage.name}.train.epochs={share}"]
         return options
+
+    def _stages(self, name: str, task_spec: str) -> list[Stage]:
+        """The stages of a cell that distils, before `one_stage` merges them; of other cells none."""
+        recipe = self.grid.recipe_of(name)
+        settings = load_settings(recipe, recipe_command(recipe), self.grid.sets_of(name), task_spec)
+        if not isinstance(settings, DistillSettings):
+            return []
+        return settings.model_copy(update={"one_stage": False}).resolved_stages()
+
+
+def _weights(stages: Sequence[Stage]) -> list[int]:
+    """The proportions in which stages divide epochs or steps."""
+    lengths = [stage.train.epochs for stage in stages]
+    return [1 if "auto" in lengths else int(length) for length in lengths]
 
 
 def encoder_to_refine(grid: Grid, inputs: GridInputs, task_spec: str) -> str:
@@ -236,21 +246,6 @@ def _encoder(grid: Grid, inputs: GridInputs) -> str | None:
     if teacher and is_saved_model(Path(teacher)):
         return read_saved(Path(teacher)).info.base or teacher
     return teacher
-
-
-def _apportion(weights: Sequence[int], total: int) -> list[int]:
-    """Whole numbers, each at least 1, that add up to `total` and are in proportion to the weights.
-
-    This is apportionment by largest remainders: the exact shares are rounded down, and the units that are
-    missing go to the largest remainders.
-    """
-    exact = [weight / sum(weights) * total for weight in weights]
-    shares = [max(1, int(share)) for share in exact]
-    while sum(shares) != total:
-        step = 1 if sum(shares) < total else -1
-        adjustable = [i for i in range(len(shares)) if shares[i] + step >= 1]
-        shares[max(adjustable, key=lambda i: step * (exact[i] - shares[i]))] += step
-    return shares
 
 
 def task_words(spec: str) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mtkd.models.pretrained_weights import read_torch_file
 from tasks.common.errors import UserError, shorten
 from tasks.common.files import locked, staged_directory
-from tasks.common.hub_loading import embedded_encoder
+from tasks.common.hub_loading import embedded_encoder, quieten
 from tasks.common.progress import say
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -86,8 +86,6 @@ def convert_mt_dnn(file: Path) -> Path:
 def _load(file: Path) -> tuple[Any, Tokeniser]:
     """The encoder of a checkpoint as a transformers model, and its tokeniser."""
     from transformers import BertConfig, BertModel
-
-    from mtkd.models.encoders.pretrained_config import quieten
 
     quieten()
     sizes, weights = read_mt_dnn(file)

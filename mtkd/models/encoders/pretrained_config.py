@@ -17,7 +17,7 @@ from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
-from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
+from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named, quieten
 from tasks.common.records import Units, check_record, read_record
 from tasks.common.remote import local
 from tasks.common.sha256 import digest_file
@@ -219,14 +219,6 @@ def config_of(hf: Any, pooling: Pooling = "cls") -> TransformerConfig:
     for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
         settings.pop(key, None)
     return TransformerConfig(hf=settings, pooling=pooling)
-
-
-def quieten() -> None:
-    """Turn off the transformers' log messages and progress bars."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerConfig:

@@ -22,7 +22,6 @@ from mtkd.models.encoders.pretrained_config import (
     locate,
     pooler_option,
     pretrained_config,
-    quieten,
     require_bi_encoder,
     with_sizes,
 )
@@ -33,13 +32,14 @@ from mtkd.models.encoders.transformer_init import (
     source_name,
     student_transformer,
 )
-from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
+from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
 from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, shorten
 from tasks.common.files import write_json
+from tasks.common.hub_loading import quieten
 from tasks.common.records import read_record
 from tasks.tokens.batching import ModelInputs, Tokens
 

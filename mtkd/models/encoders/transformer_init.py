@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mtkd.losses.layer_maps import named_map_pairs
 from mtkd.models.encoders.pretrained_config import (
@@ -16,14 +16,11 @@ from mtkd.models.encoders.pretrained_config import (
     size_name,
     with_sizes,
 )
+from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
-
-if TYPE_CHECKING:
-    from mtkd.models.encoders.transformer_settings import TransformerSettings
-
 
 _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
 

@@ -1,4 +1,4 @@
-"""The settings of Transformer students."""
+"""The sizes and the initialisation of Transformer students, as settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.models.encoders.transformer_init import first_available
-from mtkd.models.initialisation import InitSpec
 from mtkd.strict_settings import Strict
 from tasks.common.records import Depth, Units
 
@@ -54,33 +51,3 @@ class TransformerSettings(Strict):
     dropout: float | None = Field(None, ge=0, lt=1)
     pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"
     pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
-
-
-class TransformerStudentSettings(StudentSettings):
-    """The settings of a Transformer student."""
-
-    kind: Literal["transformer"] = "transformer"
-    transformer: TransformerSettings = TransformerSettings()
-
-    @property
-    def needs_teacher_weights(self) -> bool:
-        """True if the student's layers or embeddings are copied from the teacher."""
-        return super().needs_teacher_weights or self.transformer.init == "teacher"
-
-    @property
-    def needs_importance(self) -> bool:
-        """True if the teacher is pruned into the student."""
-        return self.transformer.prune
-
-    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
-        """The settings with the first of several encoders that the student can start from.
-
-        A checkpoint stands for the encoder that it was fine-tuned from, whose name is unknown. So a student
-        of a checkpoint in memory starts from the teacher where it would start from the checkpoint's files.
-        """
-        super().resolved(init_spec)
-        transformer = self.transformer
-        if init_spec.in_memory and transformer.init == "encoder" and not transformer.prune:
-            transformer = transformer.model_copy(update={"init": "teacher"})
-        transformer, warnings = first_available(transformer, init_spec)
-        return self.model_copy(update={"transformer": transformer}), warnings

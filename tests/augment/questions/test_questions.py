@@ -26,11 +26,12 @@ import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import around
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
-from augment.questions.generation.config import GenerationConfig, prepare_generation
+from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
 from augment.questions.generation.generate import QuestionOptions, generate_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
+from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
 from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences

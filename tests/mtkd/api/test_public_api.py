@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import mtkd
-from mtkd.api import augmentation, exporting, grid_runs, measurement, stores, training
+from mtkd.api import augmentation, distillation, exporting, grid_runs, measurement, stores, training
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
@@ -85,7 +85,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bench inference": measurement.bench_inference,
     "compare": grid_runs.compare,
     "data check": mtkd.check_data,
-    "distill": training.distill,
+    "distill": distillation.distill,
     "evaluate": measurement.evaluate,
     "export": exporting.export,
     "finetune": training.finetune,
@@ -134,6 +134,56 @@ def test_every_option_of_a_command_is_an_argument_of_its_function() -> None:
         options = {p.name for p in command.params if p.name} - SHOWN
         missing = {RENAMED.get(option, option) for option in options} - set(signature)
         assert not missing, f"{name}: {missing}"
+
+
+class Passed(Exception):
+    """Raised by what a function passes its arguments to."""
+
+
+@pytest.mark.parametrize(
+    ("function", "receiver", "used_elsewhere"),
+    [
+        (training.refine, "mtkd.api.training.prepare", {"encoder"}),
+        (training.finetune, "mtkd.api.training.prepare", set()),
+        (
+            distillation.distill,
+            "mtkd.api.distillation.prepare",
+            {"teacher_labels", "student", "losses", "text", "text_column", "corpus", "store", "unlabelled"}
+            | {"unlabelled_limit", "workers", "engine", "address"},
+        ),
+        (stores.plan_store, "mtkd.api.stores.store_request", {"out"}),
+        (
+            stores.build_store,
+            "mtkd.api.stores.store_request",
+            {"out", "workers", "engine", "address", "overwrite", "command"},
+        ),
+        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", {"say"}),
+    ],
+)
+def test_a_function_passes_on_its_arguments_and_nothing_else(
+    function: Callable[..., Any], receiver: str, used_elsewhere: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: dict[str, Any] = {}
+
+    def receive(*args: Any, **kwargs: Any) -> None:
+        passed.update(kwargs | {f"positional {value}": value for value in args})
+        raise Passed
+
+    monkeypatch.setattr(receiver, receive)
+    given = {name: f"value-of-{name}" for name in inspect.signature(function).parameters}
+    if "workers" in given:
+        given |= {"workers": 2, "engine": "processes", "address": None}
+    if function is distillation.distill:
+        given["text"] = None
+    with pytest.raises(Passed):
+        function(**given)
+    expected = [value for name, value in given.items() if name not in used_elsewhere]
+    command = [function.__name__] if receiver.endswith("prepare") else []
+    assert sorted(passed.values()) == sorted([*command, *expected])
+    renamed = {"tasks": "task"} if function is training.finetune else {"model": "teacher"}
+    for name, value in passed.items():
+        if not name.startswith("positional"):
+            assert value == given.get(renamed.get(name, name), given.get(name)), name
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import TaskData, TrainingData
 from mtkd.losses.logits import LogitsMSE
-from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, labels_objective
 from mtkd.outputs import ModelOutput
 from mtkd.recipes import load_settings
@@ -40,18 +39,23 @@ def data() -> TrainingData:
     )
 
 
-@pytest.mark.parametrize("setting", ["balanced", [0.5, 2.0, 1.0]])
-def test_weights_are_those_of_torch(setting: Any) -> None:
-    term = weigh_classes(labels_objective(), TrainSettings(class_weights=setting), data()).terms["labels"]
-    expected = torch.tensor([6 / 9, 2.0, 1.0] if setting == "balanced" else setting)
-    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    labels = torch.tensor(LABELS, dtype=torch.float32)
-    labels[4] = torch.nan
-    batch: Any = SimpleNamespace(labels=labels, groups=None)
-    found = term(TermInput(THREE, batch, ModelOutput(logits=logits), None, 5))
-    known = ~labels.isnan()
-    mean = functional.cross_entropy(logits[known], labels[known].long(), expected)
-    torch.testing.assert_close(found, mean * expected[labels[known].long()].sum())
+@pytest.mark.parametrize("setting", ["balanced", [1.0, 4.0, 0.5], [0.0, 2.0, 2.0]])
+def test_the_loss_is_the_weighted_mean_of_torch(setting: Any) -> None:
+    loaded = data()
+    labels = torch.tensor([*LABELS, torch.nan])  # the last row has no label
+    objective = weigh_classes(labels_objective(), TrainSettings(class_weights=setting), loaded)
+    expected = torch.tensor([1 / 3, 1.0, 1 / 2] if setting == "balanced" else setting)
+    logits = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    mean = functional.cross_entropy(logits[:6], labels[:6].long(), expected)
+    for parts in ([slice(0, 7)], [slice(0, 3), slice(3, 7)]):
+        found = 0.0
+        for part in parts:  # micro-batches, or the parts of processes
+            batch: Any = SimpleNamespace(labels=labels[part], groups=None)
+            found += float(objective(THREE, batch, ModelOutput(logits=logits[part]), None, [6])[0])
+        assert found == pytest.approx(float(mean), rel=1e-5)
+    with pytest.raises(UserError, match=r"all labelled training rows of 'three' the weight 0"):
+        loaded.parts[0].train.labels[:] = 0.0
+        weigh_classes(labels_objective(), TrainSettings(class_weights=[0.0, 1.0, 1.0]), loaded)
 
 
 def test_weights_that_do_not_fit_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -62,6 +66,13 @@ def test_weights_that_do_not_fit_are_refused(tiny_encoder: Path, tmp_path: Path)
     ):
         with pytest.raises(UserError, match=message):
             check_class_weights(TrainSettings(class_weights=weights), tasks, objective)
+    only_zero = {
+        "sst2": {split: {"sentence": ["bad"] * 8, "label": [0] * 8} for split in ("train", "validation")}
+    }
+    with pytest.raises(UserError, match="all labelled training rows of 'sst2' the weight 0"):
+        settings = load_settings("refine", "refine", {"train.class_weights": [0.0, 1.0]})
+        refine(Request(open_data(only_zero), "sst2", tmp_path / "zero"), settings, str(tiny_encoder))
+    assert not (tmp_path / "zero").exists()
     for name in ("unlabelled_fraction", "min_confidence"):
         settings = load_settings("refine", "refine", {f"train.{name}": 0.5})
         with pytest.raises(UserError, match=f"train.{name} = 0.5, but mtkd refine does not use"):

@@ -429,7 +429,7 @@ def test_a_repair_needs_the_same_teacher(
     mine = built(tmp_path / "store", teacher)
     next((mine / "shards").iterdir()).unlink()
     model = MultiTaskModel.load(teacher)
-    next(iter(model.heads.parameters())).data += 1
+    next(iter(model.head_modules.parameters())).data += 1
     model.save(teacher / "model")
     with pytest.raises(UserError, match=r"cannot be repaired: its teacher is .*digest \w{12}.*, not"):
         repair_store(mine)

@@ -75,7 +75,9 @@ def test_the_head_is_trained(tiny_encoder: Path) -> None:
     out = model.train()(batch.inputs, "rte", OutputSpec(logits=True, cls=frozenset({1})))
     assert out.logits is not None and set(out.cls) == {1} and batch.labels is not None
     task.type.loss(task, out.logits, batch.labels).total.backward()
-    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.heads.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.head_modules.parameters()
+    )
 
 
 def test_a_student_cannot_start_from_such_a_head(tiny_encoder: Path, tmp_path: Path) -> None:

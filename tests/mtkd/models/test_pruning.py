@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,7 +110,29 @@ def test_importance_is_the_first_order_change_of_the_loss(tiny_teacher: Path) ->
         assert importance.heads[layer, head].item() == pytest.approx(change, rel=2e-2)
 
 
-def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_seed_chooses_the_rows_from_which_the_importance_is_measured(
+    tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtkd.training.importance._ROWS", 4)
+    teacher = MultiTaskModel.load(tiny_teacher)
+    (rte,) = resolve("rte")
+    rows = Encoded.encode(load_rows(open_data("pocket"), rte, "train", 24), teacher.tokeniser)
+    one, other, again = (
+        measure_importance(teacher, {"rte": rte}, {"rte": rows}, seed).units for seed in (0, 1, 0)
+    )
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+def test_the_recipe_cuts_trains_and_comes_back(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def measured(teacher: Any, tasks: Any, data: Any, seed: int) -> Any:
+        seeds.append(seed)
+        return measure_importance(teacher, tasks, data, seed)
+
+    monkeypatch.setattr("mtkd.jobs.distillation.distill_tasks.measure_importance", measured)
     sizes = {
         "student.max_length": 24,
         "student.transformer.layers": 2,
@@ -119,9 +142,10 @@ def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Pat
         "train.epochs": 1,
         "train.batch_size": 8,
     }
-    settings = load_settings("hsk-rosita-6", "distill", sizes)
+    settings = load_settings("hsk-rosita-6", "distill", {**sizes, "train.seed": 3})
     out = tmp_path / "run"
     run = distill(Request("pocket", "rte,stsb", out, 24, 16), settings, str(tiny_teacher))
+    assert seeds == [3]
     assert set(run.record["scores"]) == {"rte/validation", "stsb/validation"}
     student = MultiTaskModel.load(out)
     assert student.encoder.spec.attention_size == 8 and student.encoder.spec.heads == 1

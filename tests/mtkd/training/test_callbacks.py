@@ -93,6 +93,16 @@ def test_the_log_holds_means_per_task_over_its_window(tiny_teacher: Path, tmp_pa
     assert [record["epoch"] for record in scored] == [1, 2, 3] and "score/rte/validation" in scored[0]
 
 
+def test_a_term_is_logged_from_the_step_that_switches_it_on(tiny_teacher: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    labels = {"terms.labels.loss": "labels", "terms.labels.weight": [[0.5, 0.0], [0.5, 1.0]]}
+    run(tmp_path / "run", tiny_teacher, recorder, **labels)
+    steps = recorder.states("step")
+    half = steps[0].total_steps // 2
+    assert [set(state.terms) for state in steps[:half]] == [{"logits"}] * half
+    assert [set(state.terms) for state in steps[half:]] == [{"logits", "labels"}] * half
+
+
 def test_a_callback_stops_training(
     tiny_teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,10 +148,22 @@ def test_a_token_budget_is_instead_of_a_batch_size() -> None:
     assert load_settings("mkd-lstm", "distill", given | changes).train.with_epochs(100).steps == 9
 
 
-def test_stages_that_are_merged_need_a_number_of_epochs() -> None:
-    settings = load_settings("tinybert-4", "distill", {"train.epochs": "auto", "one_stage": True})
-    with pytest.raises(mtkd.UserError, match=r"train\.epochs=auto"):
-        settings.resolved_stages()
+def test_merged_stages_last_as_long_as_all_of_them() -> None:
+    def merged(**changes: Any) -> mtkd.TrainSettings:
+        settings = load_settings("tinybert-4", "distill", {"one_stage": True, **changes})
+        (stage,) = settings.resolved_stages()
+        return stage.with_epochs(1600).train
+
+    first, second = "stages.layers.train", "stages.prediction.train"
+    train = merged(**{f"{first}.epochs": 4, f"{second}.epochs": 3, f"{second}.lr": 1e-3})
+    assert (train.epochs, train.steps, train.lr) == (7, None, 1e-3)
+    assert merged(**{"train.steps": 500}).steps == 1000, "500 for each stage"
+    assert merged(**{f"{first}.steps": 30, f"{second}.steps": 12}).steps == 42
+    auto = mtkd.TrainSettings(epochs="auto").with_epochs(1600).n_epochs
+    assert auto == 20 and merged(**{"train.epochs": "auto"}).epochs == 2 * auto
+    assert merged(**{"train.epochs": "auto", f"{first}.epochs": 4}).epochs == 4 + auto
+    with pytest.raises(mtkd.UserError, match=r"(?s)a number of steps and others a number of epochs.*hint"):
+        merged(**{f"{first}.steps": 500})
 
 
 def test_a_student_on_labels_starts_from_the_probe_of_its_own_features(

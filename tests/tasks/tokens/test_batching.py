@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -130,8 +132,7 @@ def test_labels_groups_and_rows_of_a_batch(minilm: Tokeniser) -> None:
 
 
 def test_a_teacher_with_the_same_input_encoding_shares_the_inputs(minilm: Tokeniser) -> None:
-    encoded = Encoded.encode(make_rows(2), minilm, minilm)
-    assert encoded.teacher is None
+    encoded = Encoded.encode(make_rows(2), minilm)
     reader = Reader(minilm, "joined", 32)
     batch = Collator(reader, Reader(minilm, "joined", 32))(encoded, np.arange(4))
     assert batch.teacher is batch.inputs
@@ -177,12 +178,13 @@ def test_a_batch_goes_to_a_gpu_from_page_locked_memory(
 def test_a_teacher_with_its_own_pieces(minilm: Tokeniser, roberta: Tokeniser) -> None:
     rows = make_rows(2)
     student, teacher = Reader(minilm, "separate", 32), Reader(roberta, "joined", 64)
-    batch = Collator(student, teacher)(Encoded.encode(rows, minilm, roberta), np.arange(5))
-    alone = Collator(teacher)(Encoded.encode(rows, roberta), np.arange(5))
+    student_rows, teacher_rows = (Encoded.encode(rows, tokeniser) for tokeniser in (minilm, roberta))
+    batch = Collator(student, teacher)(replace(student_rows, teacher=teacher_rows.texts), np.arange(5))
+    alone = Collator(teacher)(teacher_rows, np.arange(5))
     assert batch.teacher and batch.teacher.joined and alone.inputs.joined
     assert torch.equal(batch.teacher.joined.ids, alone.inputs.joined.ids)
     with pytest.raises(ValueError, match="without the teacher's tokeniser"):
-        Collator(student, teacher)(Encoded.encode(rows, minilm), np.arange(5))
+        Collator(student, teacher)(student_rows, np.arange(5))
 
 
 def test_lengths_that_cannot_work_are_refused(minilm: Tokeniser) -> None:

@@ -69,6 +69,27 @@ def test_an_epoch_depends_on_nothing_but_its_number(mixing: Mixing) -> None:
     assert same(again.epoch(2), epochs[2]) and same(again.epoch(0), epochs[0])
 
 
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_the_work_for_an_epoch_does_not_grow_with_its_number(
+    mixing: Mixing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    order = TaskSampler._order
+
+    def counted(self: TaskSampler, number: int) -> np.ndarray:
+        computed.append(number)
+        return order(self, number)
+
+    monkeypatch.setattr(TaskSampler, "_order", counted)
+    sampler = TaskSampler(make_lengths(), 16, mixing=mixing, epochs=20)
+    in_order = [sampler.epoch(number) for number in range(20)]
+    assert len(computed) <= 2 * 20
+    backwards = TaskSampler(make_lengths(), 16, mixing=mixing, epochs=20)
+    for number in reversed(range(20)):
+        assert same(backwards.epoch(number), in_order[number])
+    assert len(computed) <= 4 * 20
+
+
 def test_streams_continue_where_the_last_epoch_stopped() -> None:
     sampler = TaskSampler(make_lengths(), 16, mixing="uniform", seed=2, steps_per_epoch=20)
     total: dict[str, Counter[int]] = {task: Counter() for task in SIZES}

@@ -16,7 +16,8 @@ import pytest
 
 import mtkd as library
 from augment.corpus_writer import write_corpus
-from augment.questions.generation.config import GenerationConfig, prepare_generation
+from augment.questions.generation.config import GenerationConfig
+from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.verbs import FORMS, third_person
 from mtkd.output_files.distributed import ProcessGroup

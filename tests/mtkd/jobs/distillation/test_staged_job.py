@@ -15,7 +15,8 @@ import pytest
 import torch
 from small_students import SMALL_TRANSFORMER
 
-from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.distillation.distill import _per_task_warnings, distill
+from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.distill_text import distill_text
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
@@ -24,6 +25,8 @@ from mtkd.settings import DistillSettings
 from mtkd.training.text_batches import TextBatches, encode_texts
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TextFiles
+from tasks.data.sources import open_data
+from tasks.task_names import resolve
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
@@ -116,6 +119,20 @@ def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
     assert [stage.train.epochs for stage in settings_of("mlkd-bert-4", mixed).resolved_stages()] == [7, 2]
 
 
+def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply(whole: Path) -> None:
+    assert (
+        "the settings that mlkd-bert-4 has for stsb apply only in a run on that task alone. "
+        "This run uses train.lr = 2e-05."
+    ) in json.loads((whole / "run.json").read_text())["warnings"]
+    settings = settings_of("mlkd-bert-4", {"train.epochs": 3})
+    (warning,) = _per_task_warnings(settings, resolve("cola,mnli"))
+    assert "has for cola, mnli apply only" in warning and "student.max_length = 128" in warning
+    assert "stages.layers.train.epochs = 3" in warning
+    assert not any(_per_task_warnings(settings, resolve(names)) for names in ("cola", "rte,mrpc"))
+    settings.per_task["cola"] = {"no.such.key": 1, "stages.other.train.lr": 1}
+    assert "no.such.key = None" in _per_task_warnings(settings, resolve("cola,mnli"))[0]
+
+
 def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str) -> None:
     """Kill the command when it has renamed a path that matches, then run it to its end."""
     killed = processes.run(*words, kill_at=at)
@@ -135,6 +152,26 @@ def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
     words += ["--limit", "24", "--eval-limit", "16", "--teacher", str(tiny_teacher), "--out", str(out)]
     killed_and_resumed(processes, mtkd, words, "*/stages/prediction/checkpoints/step-000000004")
     assert same(weights(straight), weights(out))
+
+
+def test_what_finished_stages_recorded_is_kept_on_resume(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"word {n}" for n in range(12)]
+    train = {"sentence": texts, "label": [0, 1] * 6}
+    data = open_data({"sst2": {"train": train, "validation": train, "unlabelled": {"sentence": texts}}})
+    settings = settings_of("mlkd-bert-4", {**TWO_STAGES, "train.min_confidence": 1.0})
+    straight, resumed = (Request(data, "sst2", tmp_path / name) for name in ("straight", "resumed"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(TaskDistillation, "scores", interrupted)
+        distill(resumed, settings, str(tiny_teacher))
+    one, other = (distill(request, settings, str(tiny_teacher)).record for request in (straight, resumed))
+    assert one["dropped"] == other["dropped"] == {"sst2": 12}
+    assert one["training"]["layers"].keys() == other["training"]["layers"].keys()
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +243,26 @@ def test_a_recipe_with_a_stage_of_tasks_trains_on_text(
     )
     assert run.record["scores"]["text/held-out"]["loss"] > 0
     assert len(warnings) == 1, "the stage of tasks is left out, and it says so"
+
+
+def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
+    corpus: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**SMALL_TRANSFORMER, "train.steps": 2, "train.micro_batch_size": None}
+    settings = load_settings("tinybert-4", "distill", changes, "text")
+
+    def run(name: str) -> Any:
+        return distill_text(
+            Request(str(corpus), "text", tmp_path / name, None, 4), settings, str(tiny_encoder), corpus
+        )
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("mtkd.jobs.distillation.staged_job.Trained", interrupted)
+        run("resumed")
+    assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
 
 @pytest.mark.slow(reason="a process that is killed, and the run twice more")

@@ -425,6 +425,11 @@ then = "finetune"
 [cells.labels]
 set = { supervision = "labels", "train.epochs" = 9 }
 steps_of = "distilled"
+[cells."one stage"]
+set = { one_stage = true }
+steps_of = "distilled"
+[cells."one stage, no steps_of"]
+set = { one_stage = true }
 [cells."another teacher"]
 recipe = "refine"
 [cells."tuned teacher"]
@@ -443,9 +448,10 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
 
     start, distill, *tuned = by_name["distilled"].jobs
     assert start == refine and distill.words[distill.words.index("--teacher") + 1] == str(refine.out)
-    assert {"stages.layers.train.epochs=4", "stages.prediction.train.epochs=3"} <= set(distill.words), (
-        "7 epochs in the proportion 20 to 15"
-    )
+    for words in (distill.words, by_name["one stage, no steps_of"].jobs[-1].words):
+        assert {"stages.layers.train.epochs=4", "stages.prediction.train.epochs=3"} <= set(words), (
+            "7 epochs in the proportion 20 to 15"
+        )
     assert [job.words[:5] for job in tuned] == [
         ("finetune", "--model", str(distill.out), "--task", task) for task in ("rte", "stsb")
     ]
@@ -460,6 +466,11 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     training = {"layers": {"steps": 40}, "prediction": {"steps": 2}}
     (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
     assert labels.command[-2:] == ["--steps", "42"]
+
+    merged = by_name["one stage"].jobs[-1]
+    assert merged.command[-4:] == (
+        ["--set", "stages.layers.train.steps=24", "--set", "stages.prediction.train.steps=18"]
+    ), "42 steps in the proportion 20 to 15"
 
     (other,) = by_name["another teacher"].scored
     assert other.words[0] == "refine" and other.words[-2:] == ("--epochs", "7") and other.out != refine.out
@@ -481,7 +492,7 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         refine, words = run.jobs[0], run.jobs[-1].words
         assert refine == teachers[run.seed - 4].jobs[0]
         assert words[words.index("--teacher") + 1] == str(refine.out)
-        rows = "10000" if "distilled" in run.cell else "9"
+        rows = "10000" if run.cell.endswith(", distilled") else "9"
         assert words.count("--limit") == 1 and words[words.index("--limit") + 1] == rows
 
 

@@ -233,7 +233,7 @@ def test_the_recipe_from_the_command_line(mtkd: Callable, tiny_teacher: Path, tm
     assert "scores" not in history[0] and "scores" in history[1], "not judged while it is built"
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     first = next(line for line in log if "loss/emb" in line)
-    assert first["loss/emb"] > 0 and first["loss/hid"] == first["loss/soft"] == first["loss/labels"] == 0
+    assert first["loss/emb"] > 0 and not {"loss/hid", "loss/soft", "loss/labels"} & set(first)
     other = mtkd(
         *words, "--teacher", tiny_teacher, "--out", tmp_path / "x", "--set", "student.waldorf.heads=4"
     )

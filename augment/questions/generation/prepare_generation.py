@@ -1,0 +1,208 @@
+"""Prepare question generation: validate the options, select the paragraphs and load the generator."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from augment.augmenter import Augmenter
+from augment.corpus_directory import ENDPOINT_ANSWERS
+from augment.corpus_writer import CorpusJob, unfinished_rows
+from augment.questions.endpoint.estimate import CostEstimate, Prices
+from augment.questions.generation.config import GenerationConfig
+from augment.questions.generation.paragraphs import (
+    Counts,
+    Paragraph,
+    as_rows,
+    open_paragraphs,
+    select_paragraphs,
+)
+from augment.questions.rules.generate import generate_rule_questions, is_english
+from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
+from tasks.common.errors import UserError, counted, unknown
+from tasks.data.corpus_reader import MANIFEST, CorpusManifest
+from tasks.data.rows import Rows
+
+if TYPE_CHECKING:
+    from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
+
+_COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
+_PRECISIONS = ("fp32", "bf16")
+_OF_T5 = "beams form max_input backend precision batch"
+_OF_MODELS = "sample top_p temperature max_output seed"
+_OF_ENDPOINTS = (
+    "endpoint_model api_key_env prompt_template extra_body concurrency requests_per_minute timeout retries "
+    "price_in price_out"
+)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _check(config: GenerationConfig) -> None:
+    """Raise UserError if an option that several kinds of models have is out of range."""
+    for option in _COUNTS:
+        value = getattr(config, option)
+        if value is not None and (type(value) is not int or value < 1):
+            raise UserError(f"`{option}={value!r}` is not valid", expected="1 or more")
+    if config.precision not in _PRECISIONS:
+        raise unknown("precision", config.precision, _PRECISIONS)
+
+
+@dataclass(frozen=True)
+class PreparedGeneration:
+    """The job and the rows for `augment.corpus_writer.write_corpus`.
+
+    Attributes:
+        counts: of the paragraphs; `estimate`: of the requests to an endpoint; None = none will be sent.
+        prices: of an endpoint's tokens.
+        try_first: sends an endpoint its first request; UserError if it cannot be used.
+        close: to be called at the end; ends the requests.
+    """
+
+    job: CorpusJob
+    rows: Mapping[str, Rows]
+    counts: Counts
+    estimate: CostEstimate | None = None
+    prices: Prices = Prices()  # noqa: RUF009 (it is frozen)
+    try_first: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
+
+
+def prepare_generation(
+    config: GenerationConfig,
+    task: str,
+    device: Any,
+    version: str,
+    command: str,
+    *,
+    out: Path = Path(),
+    overwrite: bool = False,
+) -> PreparedGeneration:
+    """Validate the options and load the generator; nothing is written.
+
+    Args:
+        device: of the T5; not used by rules and endpoints.
+        out, overwrite: where the corpus will be written, and whether another one is removed from there;
+            answers of an endpoint are kept there until it is finished.
+
+    Raises:
+        UserError: the text, the model or an option cannot be used, or no paragraph is left.
+    """
+    _check(config)
+    near = difflib.get_close_matches(config.model, [RULES], cutoff=0.7)
+    if near and config.model != RULES and not Path(config.model).exists():
+        raise UserError(
+            f"unknown model {config.model!r} (did you mean {RULES!r}?)",
+            expected="rules, the directory or hub name of a T5, or the URL of an endpoint",
+        )
+    stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
+    augmenter: Augmenter
+    endpoint: EndpointQuestions | None = None
+    close = _nothing
+    if config.model == RULES:
+        _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
+        entities = load_entities(config.spacy) if config.spacy else None
+        paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
+        if paragraphs and not any(generate_rule_questions(p.text, 1, entities) for p in paragraphs):
+            raise UserError(
+                f"the rules cannot generate any question from {config.text} "
+                f"({counted(len(paragraphs), 'paragraph')})",
+                expected="text in whole English sentences, with names, dates, numbers or places",
+            )
+    elif config.asks_endpoint:
+        from augment.questions.endpoint.answer_log import AnswerLog
+        from augment.questions.endpoint.prepare_endpoint import endpoint_questions, read_options
+
+        _refuse(config, _OF_T5, "an endpoint")
+        prompt, client = read_options(config)
+        close = client.close
+        paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
+        log = AnswerLog(out / ENDPOINT_ANSWERS, ignore=overwrite)
+        augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
+    else:
+        _refuse(config, _OF_ENDPOINTS, "a T5")
+        from augment.questions.generation.prepare_t5 import PreparedT5
+
+        t5 = PreparedT5.load(config)
+        paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        augmenter = t5.augmenter(counts, device)
+    if not paragraphs:
+        raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
+    job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
+    rows = {task: as_rows(task, paragraphs)}
+    estimate, first = None, _nothing
+    if endpoint and (overwrite or not (out / MANIFEST).is_file()):
+        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows, out)[task]
+        to_ask = [paragraphs[number] for number in numbers]
+        estimate = endpoint.estimate(to_ask, config.prices)
+        first = functools.partial(endpoint.try_first, to_ask)
+    return PreparedGeneration(job, rows, counts, estimate, config.prices, first, close)
+
+
+def _refuse(config: GenerationConfig, options: str, model: str) -> None:
+    """Refuse options that this kind of model does not have."""
+    for name in options.split():
+        value = getattr(config, name)
+        if value != getattr(GenerationConfig, name):
+            raise UserError(
+                f"`{'format' if name == 'form' else name}={value}` with {model}, which does not use it",
+                hint="omit it, or choose another `model`: rules, a trained generator, or an endpoint's URL",
+            )
+
+
+def _english(paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
+    """Drop paragraphs in other languages than English."""
+    english = [paragraph for paragraph in paragraphs if is_english(paragraph.text)]
+    left_out = len(paragraphs) - len(english)
+    return english, dataclasses.replace(counts, not_english=left_out, kept=len(english))
+
+
+def _sampled(
+    paragraphs: list[Paragraph], counts: Counts, limit: int | None
+) -> tuple[list[Paragraph], Counts]:
+    if limit is None or limit >= len(paragraphs):
+        return paragraphs, counts
+    chosen = np.sort(np.random.default_rng(0).choice(len(paragraphs), limit, replace=False))
+    return [paragraphs[number] for number in chosen.tolist()], counts
+
+
+@dataclass(frozen=True)
+class SampleQuestion:
+    """A question of a corpus, the beginning of its context, and the source of the context."""
+
+    source: str
+    context: str
+    question: str
+
+
+def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[SampleQuestion]:
+    """Return a few questions spread over the corpus."""
+    return list(_samples(out, manifest, count))
+
+
+def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[SampleQuestion]:
+    step = max(1, len(manifest.shards) // count)
+    shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
+    for shard in shards:
+        rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
+        per_shard = -(-count // len(shards))
+        for row in rows[:: max(1, len(rows) // per_shard)][:per_shard]:
+            yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
+
+
+def silent_paragraphs(out: Path, manifest: CorpusManifest) -> int:
+    """How many paragraphs no question was made from."""
+    shards = [out / shard.file for shard in manifest.shards if shard.rows]
+    with_questions = sum(len(pq.read_table(path, columns=["parent"])["parent"].unique()) for path in shards)
+    return manifest.tasks[0].source_rows - with_questions

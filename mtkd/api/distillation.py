@@ -1,0 +1,172 @@
+"""`mtkd.distill`: the distillation as a function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mtkd.api.training_request import model_or_path, prepare, warn_caller
+from mtkd.output_files.remote_paths import remote_paths
+from mtkd.output_files.worker_pools import Engine, Workers
+from tasks.common.errors import UserError
+from tasks.task_names import TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mtkd.api.model import Model
+    from mtkd.losses.loss_term import LossTerm
+    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.settings import TrainSettings
+    from mtkd.training.callbacks import Callback
+
+# A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
+Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any]"
+
+
+@remote_paths(
+    "data", "tasks", "teacher", "text", "init", "corpus", "store", "unlabelled", "settings", out="out"
+)
+def distill(
+    recipe: str,
+    *,
+    data: Any = None,
+    tasks: TaskSpec | None = None,
+    teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
+    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    out: str | Path,
+    student: MultiTaskModel | nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    text: str | Path | None = None,
+    text_column: str = "text",
+    init: str | Path | None = None,
+    corpus: str | Path | None = None,
+    store: str | Path | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    train: TrainSettings | None = None,
+    limit: int | None = None,
+    unlabelled_limit: int | None = None,
+    eval_limit: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Model:
+    """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
+
+    Args:
+        recipe: its name (`mtkd.list_recipes()`) or the path of a .toml file.
+        data, tasks, out: see `refine`; `tasks` is "glue" by default.
+        teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads; a
+            fine-tuned checkpoint of transformers (a directory or hub name, a pipeline, or a pair of model and
+            tokeniser); or a mapping of tasks to these, with lists for tasks that several teach. None also if
+            the rows have soft labels.
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
+            checkpoint does not name them.
+        student: a model or encoder to train instead of the one that the recipe describes.
+        losses: loss terms to train on instead of the recipe's: name -> term, or a list.
+        text: a file or directory of plain text, instead of `data`.
+        text_column: where the rows of `text` hold it.
+        init: what a Transformer student starts from: a run, or an encoder.
+        corpus: an augmented corpus, which is added to the training rows.
+        store: a knowledge store in the teacher's place.
+        unlabelled: task -> text without labels that the teacher labels and the student learns from, too: a
+            file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
+            rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
+        unlabelled_limit: the maximum number of rows without labels per task (a seeded sample); 0 = none.
+            `limit` counts the other training rows.
+        workers, engine, address: processes that compute the teacher's logits, if these are computed before
+            training (`teacher.cache_logits`); see `build_store`. They do not train.
+        others: as for `refine`.
+
+    Returns:
+        The trained student; `.scores` has its validation scores.
+
+    Raises:
+        UserError: anything wrong with data, teacher, student or settings, before anything is written.
+    """
+    from mtkd.api.model import Model
+
+    teacher_source, made_by = model_or_path(teacher), Workers(workers, engine, address)
+    if text is not None:
+        _require_no_tasks(
+            data=data,
+            tasks=tasks,
+            corpus=corpus,
+            store=store,
+            unlabelled=unlabelled,
+            limit=limit,
+            unlabelled_limit=unlabelled_limit,
+            teacher_labels=teacher_labels,
+            workers=made_by.in_other_processes,
+        )
+    elif data is None and tasks is None:
+        raise UserError(
+            "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
+        )
+    loaded, request = prepare(
+        "distill",
+        recipe,
+        data=data if text is None else str(text),
+        tasks="text" if text is not None else "glue" if tasks is None else tasks,
+        out=out,
+        init=init,
+        settings=settings,
+        train=train,
+        limit=limit,
+        eval_limit=eval_limit,
+        epochs=epochs,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        callbacks=callbacks,
+        model=teacher_source if text is None else None,
+    )
+    if text is not None:
+        from mtkd.jobs.distillation.distill_text import distill_text
+
+        run = distill_text(
+            request, loaded, teacher_source, Path(text), text_column, callbacks=callbacks, warn=warn_caller
+        )
+        return Model(run.path)
+    from mtkd.jobs.distillation.distill import distill as distill_job
+    from tasks.data.unlabelled import UnlabelledRequest
+
+    run = distill_job(
+        dataclasses.replace(request, workers=made_by),
+        loaded,
+        teacher_source,
+        Path(corpus) if corpus else None,
+        Path(store) if store else None,
+        teacher_labels=teacher_labels,
+        unlabelled=UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        student=student.module if isinstance(student, Model) else student,
+        losses=losses,
+        callbacks=callbacks,
+        warn=warn_caller,
+    )
+    return Model(run.path)
+
+
+def _require_no_tasks(**arguments: Any) -> None:
+    """Refuse arguments that a run on plain text cannot use; raises UserError."""
+    if unusable := [f"`{name}`" for name, value in arguments.items() if value]:
+        raise UserError(
+            f"plain text has no tasks: {', '.join(unusable)} cannot be combined with `text`",
+            hint="leave them out, or leave `text` out",
+        )

@@ -1,0 +1,40 @@
+"""The settings of Transformer students, and the choice of the encoder that they start from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mtkd.models.encoders.encoder import StudentSettings
+from mtkd.models.encoders.transformer_init import first_available
+from mtkd.models.encoders.transformer_settings import TransformerSettings
+from mtkd.models.initialisation import InitSpec
+
+
+class TransformerStudentSettings(StudentSettings):
+    """The settings of a Transformer student."""
+
+    kind: Literal["transformer"] = "transformer"
+    transformer: TransformerSettings = TransformerSettings()
+
+    @property
+    def needs_teacher_weights(self) -> bool:
+        """True if the student's layers or embeddings are copied from the teacher."""
+        return super().needs_teacher_weights or self.transformer.init == "teacher"
+
+    @property
+    def needs_importance(self) -> bool:
+        """True if the teacher is pruned into the student."""
+        return self.transformer.prune
+
+    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+        """The settings with the first of several encoders that the student can start from.
+
+        A checkpoint stands for the encoder that it was fine-tuned from, whose name is unknown. So a student
+        of a checkpoint in memory starts from the teacher where it would start from the checkpoint's files.
+        """
+        super().resolved(init_spec)
+        transformer = self.transformer
+        if init_spec.in_memory and transformer.init == "encoder" and not transformer.prune:
+            transformer = transformer.model_copy(update={"init": "teacher"})
+        transformer, warnings = first_available(transformer, init_spec)
+        return self.model_copy(update={"transformer": transformer}), warnings

@@ -1,0 +1,51 @@
+"""What `test_checkpoint.py` runs in two processes: each of them resumes from the same checkpoints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mtkd.settings import TrainSettings
+from mtkd.training import checkpoint
+from mtkd.training.loop import StepPlan, TrainingLoop
+from mtkd.training.processes import make_accelerator
+
+
+class OneWeight(TrainingLoop[None]):
+    """Trains nothing; only `start` is called."""
+
+    def batches_from(self, position: checkpoint.Position, limit: int) -> Any:
+        raise NotImplementedError
+
+    def plan(self, step_data: None) -> StepPlan:
+        raise NotImplementedError
+
+    def learning_rate(self) -> float:
+        raise NotImplementedError
+
+
+def one_weight(directory: Path) -> OneWeight:
+    """A training loop of a single weight, in this process."""
+    module = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    return OneWeight(make_accelerator(), module, optimizer, TrainSettings(), 3, directory)
+
+
+def resume(directory: str) -> None:
+    """Resume in this process, and write the step and the weight; the first process takes long to check."""
+    loop, damaged_files = one_weight(Path(directory)), checkpoint.damaged_files
+
+    def slow_check(path: Path) -> Any:
+        time.sleep(0.5)  # the other process would decide by itself meanwhile, if it did not wait
+        return damaged_files(path)
+
+    if loop.accelerator.is_main_process:
+        checkpoint.damaged_files = slow_check  # type: ignore[assignment]
+    loop.start()
+    rank = loop.accelerator.process_index
+    assert isinstance(loop.train_module, nn.Linear)
+    Path(directory, f"rank-{rank}").write_text(f"{loop.position.step} {loop.train_module.weight.item():.1f}")
