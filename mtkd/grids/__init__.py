@@ -14,6 +14,7 @@ from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
+from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Text, parse_toml, read_toml
 from tasks.tokens.sampler import check_epochs
 
@@ -236,7 +237,7 @@ def load_grid(
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
-    elif Path(name).is_file():
+    elif Path(name).is_file() or not_regular(Path(name)):
         values = read_toml(Path(name))
     else:
         near = did_you_mean_path(Path(name)) if name.endswith(".toml") else did_you_mean(name, grid_names())

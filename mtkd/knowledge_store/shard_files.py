@@ -15,7 +15,7 @@ from mtkd.knowledge_store.contents import Field, LogitsLayout
 from mtkd.knowledge_store.store_manifest import StoreManifest, damage_error
 from mtkd.output_files.safetensors_shards import read_header
 from mtkd.output_files.sharded_output import PlannedShard
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.shards import ShardEntry
 from tasks.tokens.batch_stream import BLOCK, blocks_of
 
@@ -181,7 +181,10 @@ class ShardReader:
             opened = Shard(self._directory / shard.file)
             opened.check(self._fields[shard.task], shard.rows)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"shard {self._directory / shard.file} cannot be read: {error}") from error
+            raise UserError(
+                f"shard {self._directory / shard.file} cannot be read: {reason_of(error)}",
+                hint=f"mtkd store build --repair --out {self._directory} rebuilds it",
+            ) from error
         self._open[shard.file] = opened
         while len(self._open) > 2 and sum(self._sizes[name] for name in self._open) > _MAPPED_BYTES:
             self._open.popitem(last=False)

@@ -14,6 +14,7 @@ from mtkd.jobs.grid.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
 from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
 
@@ -59,9 +60,10 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
         raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
         return parse_toml(raw, str(file)), Path()
     inside = path / "pipeline.toml"
-    near = f" (did you mean {str(inside)!r}?)" if inside.is_file() else did_you_mean_path(path)
+    near = f" (did you mean {str(inside)!r}?)" if inside.is_file() else ""
+    problem = f"{file} {found}, not a pipeline" if (found := not_regular(path)) else ""
     raise UserError(
-        f"there is no pipeline {str(file)!r}{near}",
+        (problem or f"there is no pipeline {str(file)!r}") + (near or did_you_mean_path(path)),
         expected=f"a TOML file, or one of {', '.join(shipped())}",
         hint="`mtkd init DATA` writes one for your data (see docs/pipelines.md)",
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.common.errors import UserError, counted, shorten
+from tasks.common.errors import UserError, counted, reason_of, shorten
 
 Loaded = TypeVar("Loaded")
 DEFAULT_ENCODER = "minilm"
@@ -139,9 +139,8 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
             f"{name} is not a model, but the directory of {counted(len(models), 'other')}",
             expected=shorten(models),
         )
-    reason = str(error).strip().split("\n")[0]
     return UserError(
-        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",
+        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason_of(error)}",
         expected=_expected(what),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError
+from tasks.common.reading import require_file
 
 Level = Literal["error", "warning"]
 
@@ -75,7 +76,7 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
         UserError: the file cannot be read.
     """
     try:
-        raw = path.read_bytes()
+        raw = require_file(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     try:

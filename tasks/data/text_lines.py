@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import MtkdWarning, UserError
+from tasks.common.reading import require_file
 from tasks.data.raw_table import UnreadableLine
 
 STANDARD = Path("-")  # standard input, or output
@@ -39,6 +40,7 @@ def opened(path: Path) -> Iterator[Any]:
             source = sys.stdin.buffer
             yield source if hasattr(source, "peek") else io.BufferedReader(source)  # type: ignore[type-var]
         else:
+            require_file(path)
             with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as handle:
                 yield handle
     except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
