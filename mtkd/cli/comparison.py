@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 import click
 
 from mtkd.cli.options import (
+    PATH,
     data_option,
     eval_limit_option,
     limit_option,
@@ -39,7 +39,7 @@ from tasks.common.errors import UserError, plain
 @out_option
 @click.option(
     "--text",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE|DIR",
     help="plain text for cells that start from it",
 )

@@ -21,6 +21,10 @@ class _CheckedContext(click.Context):
             if expected := _refused(self.params.get(param.name or ""), limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
                 raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
+        if self.params.get("json_file") is not None:
+            from mtkd.cli.json_target import check_json_target
+
+            check_json_target(self.command, self.params)
         return super().invoke(*args, **kwargs)
 
 
@@ -37,6 +41,8 @@ def _refused(value: Any, limit: int) -> str | None:
             str(value).encode()
         except UnicodeEncodeError:
             return "text in UTF-8"
+        if "\0" in str(value):
+            return "text without NUL characters"
     return None
 
 

@@ -127,20 +127,12 @@ quiet_option = click.option(
 )
 
 
-def _json_file(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse a directory before the command does its work."""
-    if value is not None and Path(value).is_dir():
-        raise UserError(f"--json {value} is a directory", expected="a file, which may exist, or -")
-    return value
-
-
 json_option = click.option(
     "--json",
     "json_file",
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    callback=_json_file,
     help="write the result as JSON to FILE, or to standard output",
 )
 report_options = stack(json_option, quiet_option)
@@ -228,7 +220,10 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
         print(json.dumps(with_urls(result), indent=2))
         return
     draw()
-    if json_file:
+    if json_file is not None:
+        from mtkd.cli.json_target import require_result_file
+
+        require_result_file(Path(json_file))  # the command itself may have written it
         write_json(Path(json_file), result)
 
 

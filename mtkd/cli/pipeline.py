@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import out_option, report_options, show, table
-from tasks.common.errors import shorten
+from tasks.common.errors import UserError, shorten
 
 
 @click.command()
@@ -28,9 +29,13 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
     FILE is a TOML file, such as `mtkd init` writes (docs/pipelines.md), or demo. A step runs again if its
     options or the files that it reads have changed, or if a step that it needs has run again.
     """
-    from mtkd.pipelines.run import StepResult, run_pipeline
+    from mtkd.pipelines.run import StepResult, record_file, run_pipeline
     from mtkd.recipes import parse_set
 
+    if json_file not in (None, "-"):
+        record = record_file(file, parse_set(sets))
+        if os.path.realpath(str(json_file)) == os.path.realpath(record):
+            raise UserError(f"--json {json_file} is the pipeline's own record", expected="another file")
     with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
         results = run_pipeline(file, settings=parse_set(sets), **options)
     dry_run = options["dry_run"] or options["estimate"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.common.errors import UserError, did_you_mean
@@ -36,6 +38,22 @@ def input_files(step: Step) -> list[Path]:
     """
     paths = {path: None for key, value in step.raw.items() for path in _files_of_option(step, key, value)}
     return sorted(path for path in paths if path.is_file())
+
+
+def check_output(step: Step, others: Iterable[Step], pipeline: Path) -> None:
+    """Check that what a step writes leaves the pipeline, the step's inputs and other outputs alone.
+
+    Raises:
+        UserError: the output is one of these, contains one, or lies inside one.
+    """
+    place = Path(os.path.realpath(step.out))
+    for other in others:
+        other_place = Path(os.path.realpath(other.out))
+        if other is not step and place in (other_place, *other_place.parents):
+            relation = "is also" if place == other_place else f"contains {other.out},"
+            raise UserError(f"its output {step.out} {relation} that of the step {other.name!r}")
+    inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
+    refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 
 
 def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:

@@ -86,7 +86,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
         if key not in _TYPES:
             raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
         check_value(values[key], _TYPES[key], f"the pipeline: {key}")
-    out = str(values.get("out", f"runs/{name}"))
+    out = output_directory(values, name)
     tables = values.get("steps")
     if not tables or not isinstance(tables, dict):
         raise UserError("the pipeline has no steps", expected="tables such as [steps.teacher]")
@@ -96,6 +96,11 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
         with naming_step(step_name):
             steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
     return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
+
+
+def output_directory(values: Mapping[str, Any], name: str) -> str:
+    """The directory in which a pipeline keeps its record, and its steps write by default."""
+    return str(values.get("out", f"runs/{name}"))
 
 
 def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:
