@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +19,7 @@ from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.output_files.output_directory import has_claim, visible_files
 from tasks.common.errors import UserError, did_you_mean, shorten
 from tasks.common.files import locked
+from tasks.common.launcher import launch
 from tasks.common.progress import say
 from tasks.common.remote import UPLOADING, Mirror, local, one_look, remote_errors
 from tasks.common.remote_versions import uploaded
@@ -132,7 +132,7 @@ def _staged(mirror: Mirror) -> Iterator[Path]:
         if has_claim(mirror.path):
             say(f"nothing was uploaded to {mirror.url}; the unfinished output is in {mirror.folder}")
         raise
-    if os.environ.get("RANK", "0") == "0":
+    if launch().rank == 0:
         with locked(mirror.folder, wait=True):
             _upload(mirror)
 
