@@ -30,10 +30,18 @@ class _CheckedContext(click.Context):
 
 def _refused(value: Any, limit: int) -> str | None:
     """What was expected in place of a value; None if an option can have it."""
-    if isinstance(value, list | tuple):
-        return next((expected for item in value if (expected := _refused(item, limit))), None)
-    if isinstance(value, dict):
-        return _refused([*value, *value.values()], limit)
+    waiting = [value]  # of JSON, the depth has no bound
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list | tuple | dict):
+            waiting += [*part, *part.values()] if isinstance(part, dict) else part
+        elif expected := _refused_plain(part, limit):
+            return expected
+    return None
+
+
+def _refused_plain(value: Any, limit: int) -> str | None:
+    """The same for a value that is no list or table."""
     if isinstance(value, int | float):
         return None if abs(value) <= limit else f"a number up to {limit:,}"
     if isinstance(value, str | Path):

@@ -40,6 +40,8 @@ class PathOrUrl(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path that an option names."""
+        if "\0" in str(value):
+            self.fail("a NUL character cannot be part of a path", param, ctx)
         url = url_of(value)
         if url is None or url.startswith("file://"):
             return super().convert(value, param, ctx)
@@ -49,6 +51,7 @@ class PathOrUrl(click.Path):
 
 
 PATH = PathOrUrl()
+THREADS = click.IntRange(1, 1024)
 
 
 def one_or_several(

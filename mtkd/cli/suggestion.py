@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mtkd
-from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
+from mtkd.cli.options import (
+    THREADS,
+    data_option,
+    device_option,
+    report_options,
+    show,
+    table,
+    unlabelled_option,
+    warn,
+)
 from tasks.common.errors import plain
 
 if TYPE_CHECKING:
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
 @click.option("--batch", default=16, type=click.IntRange(min=1), help="rows per forward pass")
 @click.option("--rounds", default=5, type=click.IntRange(min=1), help="timed batches per model")
-@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: as torch chooses]")
+@click.option("--threads", type=THREADS, help="threads of the CPU  [default: as torch chooses]")
 @device_option
 @report_options
 def suggest(json_file: str | None, **options: Any) -> None:

@@ -40,18 +40,26 @@ def input_files(step: Step) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def check_output(step: Step, others: Iterable[Step], pipeline: Path) -> None:
-    """Check that what a step writes leaves the pipeline, the step's inputs and other outputs alone.
+def check_outputs(steps: Iterable[Step]) -> None:
+    """Check that no step writes where another one does.
 
     Raises:
-        UserError: the output is one of these, contains one, or lies inside one.
+        UserError: the output of a step is that of another one, or contains it.
     """
-    place = Path(os.path.realpath(step.out))
-    for other in others:
-        other_place = Path(os.path.realpath(other.out))
-        if other is not step and place in (other_place, *other_place.parents):
-            relation = "is also" if place == other_place else f"contains {other.out},"
-            raise UserError(f"its output {step.out} {relation} that of the step {other.name!r}")
+    writers: dict[Path, Step] = {}
+    for step in steps:
+        other = writers.setdefault(Path(os.path.realpath(step.out)), step)
+        if other is not step:
+            raise UserError(f"step {step.name!r}: it writes {step.out}, as the step {other.name!r} does")
+    for place, step in writers.items():
+        if outer := next((writers[folder] for folder in place.parents if folder in writers), None):
+            raise UserError(
+                f"step {step.name!r}: {step.out} lies inside {outer.out}, that of the step {outer.name!r}"
+            )
+
+
+def check_output(step: Step, pipeline: Path) -> None:
+    """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
     inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
     refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 

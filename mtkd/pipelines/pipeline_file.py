@@ -192,10 +192,22 @@ def _settings(command: str, common: Mapping[str, Any], own_settings: Any) -> dic
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _dotted(value, f"{prefix}{key}.")
-        else:
+        elif _is_plain(value):
             yield f"{prefix}{key}", value
+        else:
+            raise UserError(
+                f"set.{prefix}{key} = {brief(value)} is not valid",
+                expected="text, a number, true, false, or a list of these",
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value of TOML can be that of a setting, which is written as `--set` takes it."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float | None)
 
 
 def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
@@ -239,16 +251,16 @@ def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
 def _ordered(steps: Mapping[str, Step]) -> list[Step]:
     """The steps in the order of the file, each after those that it needs."""
     ordered: dict[str, Step] = {}
-
-    def add(name: str, needed_by: tuple[str, ...]) -> None:
-        if name in needed_by:
-            cycle = (*needed_by[needed_by.index(name) :], name)
-            raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
-        if name not in ordered:
-            for needed in steps[name].needs:
-                add(needed, (*needed_by, name))
-            ordered[name] = steps[name]
-
-    for name in steps:
-        add(name, ())
+    for first in steps:
+        path = [first]  # each step is needed by the one before it
+        while path:
+            name = path[-1]
+            needed = next((other for other in steps[name].needs if other not in ordered), None)
+            if needed is None:
+                ordered[name] = steps[path.pop()]
+            elif needed in path:
+                cycle = (*path[path.index(needed) :], needed)
+                raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
+            else:
+                path.append(needed)
     return list(ordered.values())

@@ -17,7 +17,7 @@ from mtkd.jobs.grid.grid_jobs import total_of_stages
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
-from mtkd.pipelines.inputs import Digests, check_output, input_files
+from mtkd.pipelines.inputs import Digests, check_output, check_outputs, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directory, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.recipes import assign_setting
@@ -143,10 +143,11 @@ class _Runner:
         self.inputs: dict[str, dict[str, str]] = {}
         for step in steps:
             with naming_step(step.name):
-                check_output(step, steps, Path(pipeline))
                 check_step(step)
+                check_output(step, Path(pipeline))
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
+        check_outputs(steps)
 
     def plan(self, estimate: bool) -> list[StepResult]:
         """What would run."""

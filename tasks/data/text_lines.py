@@ -37,6 +37,8 @@ def opened(path: Path) -> Iterator[Any]:
     """
     try:
         if path == STANDARD:
+            if sys.stdin is None:
+                raise UserError("standard input is closed", expected="rows on it, or a file")
             source = sys.stdin.buffer
             yield source if hasattr(source, "peek") else io.BufferedReader(source)  # type: ignore[type-var]
         else:
@@ -134,7 +136,10 @@ def delimiter_of(header: str, columns: Sequence[str]) -> str:
     """
 
     def columns_found(delimiter: str) -> tuple[int, int]:
-        names = next(csv.reader([header], delimiter=delimiter), [])
+        try:
+            names = next(csv.reader([header], delimiter=delimiter), [])
+        except csv.Error:  # without a delimiter, the line is one field, which may be too long
+            names = []
         return len(set(names) & set(columns)), len(names)
 
     return max(",;\t|", key=columns_found)

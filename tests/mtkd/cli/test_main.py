@@ -516,3 +516,21 @@ def test_a_result_replaces_nothing_but_a_result(
         assert mtkd("tasks", "--json", "tasks.json").code == 0
     Path("empty.json").touch()
     assert mtkd("tasks", "--json", "empty.json").code == 0
+
+
+def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> None:
+    rows = ("--data", "pocket", "--tasks", "rte", "--out", tmp_path / "o")
+    generate = ("augment", "questions", "generate", "--text", "t.txt", "--out", tmp_path / "o")
+    deep = '{"a":' + "[" * 480 + "]" * 480 + "}"
+    for words, said in (
+        (("data", "check", "--data", "~nouser/x", "--tasks", "rte"), "'~nouser/x' does not exist"),
+        ((*generate, "--extra-body", deep), "inside each other"),
+        ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
+        (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
+        (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),
+        (("augment", "mask", *rows, "--mask-token", "x" * 101), "has 101 characters"),
+        (("augment", "run", "mask", *rows, "--set", "p="), "p: '' is not valid"),
+        (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed: 1.5 is not valid"),
+    ):
+        answered = mtkd(*words)
+        assert answered.code == 2 and said in answered.err, answered.err
