@@ -11,6 +11,7 @@ import click
 from mtkd.cli.options import (
     command_line,
     data_option,
+    echo,
     eval_limit_option,
     interruptible,
     limit_option,
@@ -229,9 +230,9 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
         estimate = planned.estimate.to_json() if planned.estimate else None
 
         def draw_plan() -> None:
-            print(planned.counts.sentence())
+            echo(planned.counts.sentence())
             if planned.estimate:
-                print(planned.estimate.sentence())
+                echo(planned.estimate.sentence())
 
         show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
         return

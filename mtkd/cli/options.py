@@ -230,16 +230,23 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
         write_json(Path(json_file), result)
 
 
+def echo(text: str) -> None:
+    """Print a line of a result; what it names cannot command the terminal (`plain`)."""
+    print(plain(text))
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
     """Print a table; columns after the first that hold numbers are aligned right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    drawn = Table(title=title and plain(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = index and all(_numeric(row[index]) for row in rows)
-        drawn.add_column(name, justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold")
+        numeric = bool(index) and all(_numeric(row[index]) for row in rows)
+        drawn.add_column(
+            plain(name), justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold"
+        )
     for row in rows:
         drawn.add_row(*map(plain, row))
     # Not to a terminal, or to a narrow one: lines as long as they are, rather than columns that vanish.

@@ -11,13 +11,13 @@ from mtkd.cli.options import (
     THREADS,
     data_option,
     device_option,
+    echo,
     report_options,
     show,
     table,
     unlabelled_option,
     warn,
 )
-from tasks.common.errors import plain
 
 if TYPE_CHECKING:
     from mtkd.jobs.suggest import SuggestedStudent
@@ -69,7 +69,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
         ]
         headings = ("student", "speed (min-max)", "rows/s", "MB in fp32", "about, in int8", "reaches targets")
         table(headings, rows, title)
-        print(NOTE)
+        echo(NOTE)
         chosen = [
             student
             for student in suggested.students
@@ -77,7 +77,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
         ]
         for line in [suggested.first, *(f"{student.command}    # {student.name}" for student in chosen)]:
             if line:
-                print(plain(f"\n    {line}" if line == suggested.first else f"    {line}"))
+                echo(f"\n    {line}" if line == suggested.first else f"    {line}")
 
     show(suggested.to_json(), json_file, draw)
     if suggested.nearest:

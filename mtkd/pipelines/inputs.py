@@ -60,6 +60,9 @@ def check_outputs(steps: Iterable[Step]) -> None:
 
 def check_output(step: Step, pipeline: Path) -> None:
     """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
+    folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file, so that {step.out} cannot be written")
     inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
     refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 
@@ -78,6 +81,8 @@ def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
         open_data(texts)
         roots = [Path(text) for text in texts if text not in ("pocket", "hub")]
         return [path for root in roots for path in _data_files(root, _tasks(step))]
+    if key == "grid":
+        return [Path(text) for text in texts if text.endswith(".toml")]
     if key == "unlabelled":
         return [path for text in texts for path in _unlabelled(text)]
     param = parameters(find_command(step.command))[key]

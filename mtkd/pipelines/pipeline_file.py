@@ -35,7 +35,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
-_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]+)")  # @NAME, TASK=@NAME and @NAME,@NAME
+_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]*)")  # @NAME, TASK=@NAME and @NAME,@NAME
 
 
 def shipped() -> list[str]:
@@ -85,6 +85,8 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     for key in values:
         if key not in _TYPES:
             raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
+        if values[key] == []:
+            raise UserError(f"the pipeline: {key} is an empty list", expected="one or more")
         check_value(values[key], _TYPES[key], f"the pipeline: {key}")
     out = output_directory(values, name)
     tables = values.get("steps")
@@ -239,6 +241,8 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
 def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
     """The steps that `NAME`, or `NAME/FILE` in its output, refers to, and the path."""
     parts = reference.split("/")
+    if ".." in parts:
+        raise UserError(f"@{reference} leads out of the output of a step", expected="@NAME or @NAME/FILE")
     for count in range(len(parts), 0, -1):
         head, rest = "/".join(parts[:count]), parts[count:]
         if head in steps:

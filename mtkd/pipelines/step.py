@@ -14,6 +14,7 @@ from mtkd.api.training_request import load_recipe
 from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
 from mtkd.cli.options import train_settings
+from mtkd.grids import load_grid
 from mtkd.recipes.settings_reference import written
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
@@ -140,6 +141,8 @@ def check_step(step: Step) -> dict[str, Any]:
         hint = f"`mtkd {step.command} --help`"
         raise UserError(found.problem, expected=found.expected, hint=hint) from error
     check_json_target(command, params)
+    if step.command == "compare":
+        load_grid(params["grid"], {}, {}, params["without"])
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
         load_recipe(step.command, params["recipe"], train_settings(params) | {"train": None, "tasks": tasks})

@@ -52,7 +52,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
             raise _not_loaded(what, name, error) from error
-    _refuse_path(what, name)
+    refuse_path(what, name)
     _require_hub(what, name)
     try:
         return load(name, local_files_only=False)
@@ -145,7 +145,7 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
     )
 
 
-def _refuse_path(what: str, name: str) -> None:
+def refuse_path(what: str, name: str) -> None:
     """Raise UserError for the path of a directory that does not exist, which cannot be a name on the hub.
 
     `owner/model` is a path if the directory `owner` exists.

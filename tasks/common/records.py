@@ -167,6 +167,23 @@ def plain_toml(text: str) -> dict[str, Any]:
         raise ValueError("too many tables or lists inside each other") from error
 
 
+def as_toml(value: Any) -> str:
+    """A value as TOML writes it on one line; None, for which TOML has no form, is the text "none"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping) and value:
+        pairs = (f"{as_toml(str(key))} = {as_toml(part)}" for key, part in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        return "{}"
+    text = "none" if value is None else str(value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _refuse_long(value: Any) -> None:
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _refuse_long(part)

@@ -171,8 +171,8 @@ def filter_corpus(
             elif missing or not (out / MANIFEST).is_file():
                 _finish(job, manifest, answerer, output, written, tallies)
         ranks.wait()
-    if tally.rows == 0:
-        raise _nothing_left(tally)
+        if tally.rows == 0:
+            raise _nothing_left(tally)
     return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))
 
 
