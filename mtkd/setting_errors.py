@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mtkd.losses.allowed_values import allowed_values
-from mtkd.losses.term_settings import loss_settings
+from mtkd.losses.loss_registry import loss_classes
+from mtkd.losses.term_settings import TermSettings, find_settings
 from mtkd.models.encoders.encoder_registry import settings_class
 from mtkd.strict_settings import Strict
-from tasks.common.errors import UserError, brief, unknown
+from tasks.common.errors import UserError, brief, shorten, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
@@ -39,7 +40,13 @@ def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _R
 def _explain(
     model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, reference: str
 ) -> UserError:
-    first_error = error.errors()[0]
+    errors = error.errors()
+    # A term without a loss is a misspelt name, whatever else is wrong with it.
+    first_error = next((e for e in errors if e["type"] == "missing" and e["loc"][2:] == ("loss",)), errors[0])
+    if first_error["loc"][-1:] == ("[key]",):
+        where, name = first_error["loc"][0], first_error["input"]
+        expected = first_error.get("ctx", {}).get("error") or "letters, digits, _ and -"
+        return UserError(f"{brief(name)} is not a valid name in {where}", expected=str(expected))
     # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
     path = [str(p) for p in first_error["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
     key = ".".join(path)
@@ -47,7 +54,7 @@ def _explain(
         section = ".".join(path[:-1])
         usual = _USUAL_NAMES.get(path[-1], path[-1])
         if path[0] == "terms" and len(path) == 3:
-            fields = loss_settings(values["terms"][path[1]]["loss"]).model_fields
+            fields = _term_model(values, path[1]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
         known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
         if whole_key := _with_known_end(path, first_error.get("input"), known_names):
@@ -60,14 +67,15 @@ def _explain(
         near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
         return unknown("setting", key, near, hint=reference)
     if first_error["type"] == "missing" and path[0] == "terms" and path[2:] == ["loss"]:
-        known_names = [name for name, term in values["terms"].items() if "loss" in term]
+        known_names = [name for name, term in values["terms"].items() if find_settings(term)]
         return unknown("term", path[1], known_names, hint=f"a new term needs `{key}=...`")
     if first_error["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add {key} to the file")
     if first_error["type"] == "unknown_loss":
-        from mtkd.losses.loss_registry import loss_classes
-
         return unknown(f"loss of {key}", first_error["input"]["loss"], loss_classes())
+    if path[0] == "terms" and path[2:] == ["loss"]:
+        expected = f"the name of a loss: {shorten(loss_classes())}"
+        return UserError(f"{key} = {brief(first_error['input'])} is not valid", expected=expected)
     if first_error["type"] in ("value_error", "assertion_error") or "error" in first_error.get("ctx", {}):
         expected = str(first_error["ctx"].get("error", first_error["msg"]))
     else:
@@ -78,6 +86,11 @@ def _explain(
             example = f", such as {key}.weight" if path[0] == "terms" else ""
             expected = f"a table of settings{example}"
     return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
+
+
+def _term_model(values: Mapping[str, Any], name: str) -> type[BaseModel]:
+    """The settings class of a term's loss; that of all terms if it names none."""
+    return find_settings(values["terms"][name]) or TermSettings
 
 
 def _with_known_end(path: list[str], value: Any, known_names: list[str]) -> tuple[str, str] | None:
@@ -105,7 +118,7 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
     for name in path:
         table = table.get(name) if isinstance(table, Mapping) else None
         if path[0] == "terms":
-            settings_model = loss_settings(values["terms"][path[1]]["loss"]) if len(path) == 2 else None
+            settings_model = _term_model(values, path[1]) if len(path) == 2 else None
             break
         if name == "student":
             settings_model = settings_class(table)
@@ -136,6 +149,4 @@ def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -
 
 def _term_keys() -> list[str]:
     """The names of the settings of all losses."""
-    from mtkd.losses.loss_registry import loss_classes
-
     return list(dict.fromkeys(key for loss in loss_classes().values() for key in loss.Settings.model_fields))

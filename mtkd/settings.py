@@ -19,13 +19,13 @@ from pydantic import (
     ValidationInfo,
 )
 
-from mtkd.losses.term_settings import TermSettings, is_zero, loss_settings
+from mtkd.losses.term_settings import TermName, TermSettings, is_zero, validate_term
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, unknown
-from tasks.common.records import Depth, Seed
+from tasks.common.records import Depth, Name, Seed
 from tasks.tokens.sampler import Mixing
 
 # The settings class of the student, chosen by `student.kind`.
@@ -239,14 +239,7 @@ class Stage:
         return Stage("", terms, parts[-1].model_copy(update=length), parts)
 
 
-def _term_settings(value: Any) -> Any:
-    """Validate the settings of a term with the settings class of its loss."""
-    if not isinstance(value, dict) or not isinstance(value.get("loss"), str):
-        return value if isinstance(value, TermSettings) else TermSettings.model_validate(value)
-    return loss_settings(value["loss"]).model_validate(value)
-
-
-AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(_term_settings)]
+AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(validate_term)]
 
 
 class DistillSettings(Strict):
@@ -275,8 +268,8 @@ class DistillSettings(Strict):
     source: str
     supervision: Literal["teacher", "labels"] = "teacher"
     student: Student = Field(default_factory=lambda: student_settings({}))
-    terms: dict[str, AnyTermSettings]
-    stages: dict[str, StageSettings] = Field(default_factory=dict)
+    terms: dict[TermName, AnyTermSettings]
+    stages: dict[Name, StageSettings] = Field(default_factory=dict)
     pack_texts: bool = False
     one_stage: bool = False
     run_stages: list[str] = Field(default_factory=list)

@@ -16,6 +16,7 @@ from tasks.guess_labels import (
     MOST_LABELS,
     SCORES,
     as_numbers,
+    check_label_kind,
     is_nested,
     label_kind,
     label_values,
@@ -99,7 +100,7 @@ def guess_task(
             expected="a text column and a label column",
             hint="texts alone can be added to labelled rows with `unlabelled=FILE`",
         )
-    for name in [*columns, *([label] if label else [])]:
+    for name in [*columns, *([] if label is None else [label])]:
         if name not in table.column_names:
             raise unknown(f"column of {what}:", name, table.column_names)
     if kind in task_type_names() and kind not in KINDS:
@@ -114,7 +115,10 @@ def guess_task(
     if label is None:
         label, *other_labels = _label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
-    kind = kind or label_kind(table[label], label, what)
+    if kind is None:
+        kind = label_kind(table[label], label, what)
+    else:
+        check_label_kind(table[label].type, label, kind, what)
     guess = _guess_columns(table, columns, label, kind, what)
     other_labels = [name for name in other_labels if name not in guess.columns]
     guess = replace(guess, kind=kind, other_labels=tuple(other_labels))

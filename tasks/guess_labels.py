@@ -34,10 +34,34 @@ def is_nested(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
+def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> None:
+    """Check that a label column of this type can hold the labels of a task type.
+
+    Raises:
+        UserError: it cannot.
+    """
+    lists = pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
+    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested(column)}
+    if not fits.get(kind, not is_nested(column)):
+        expected = {
+            "span": "a table per row with two lists, text and answer_start",
+            "multilabel": "a list of labels per row, or labels separated by |",
+        }.get(kind, "one number per row" if kind == "regress" else "one label per row")
+        raise UserError(
+            f"the label column {label!r} of {what} holds {column}, not the labels of kind {kind}",
+            expected=expected,
+            hint="name another column with `label=COLUMN`, or another type with `kind=KIND`",
+        )
+
+
+def _holds_answers(column: pa.DataType) -> bool:
+    return pa.types.is_struct(column) and {"text", "answer_start"} <= {field.name for field in column}
+
+
 def label_kind(column: pa.ChunkedArray, label: str, what: str) -> str:
     """The task type that a label column suggests."""
     if pa.types.is_struct(column.type):
-        if not {"text", "answer_start"} <= {field.name for field in column.type}:
+        if not _holds_answers(column.type):
             raise UserError(
                 f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
             )

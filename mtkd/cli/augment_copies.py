@@ -24,11 +24,13 @@ from mtkd.cli.options import (
     unlabelled_option,
     workers_options,
 )
+from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from tasks.data.corpus_reader import CorpusManifest
 
+_LONGEST_TOKEN = 100
 _source_options = stack(
     data_option,
     click.option("--tasks", required=True, help="tasks, groups of tasks or task files, comma-separated"),
@@ -51,9 +53,19 @@ _writing_options = stack(
     overwrite_option,
     report_options,
 )
+
+
+def _short(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse a token that would make each copy huge."""
+    if len(value) > _LONGEST_TOKEN:
+        expected = f"up to {_LONGEST_TOKEN} characters"
+        raise UserError(f"{param.opts[0]} has {len(value):,} characters", expected=expected)
+    return value
+
+
 _run_options = stack(
     seed_option,
-    click.option("--mask-token", default="[MASK]", help="the teacher's mask token"),
+    click.option("--mask-token", default="[MASK]", callback=_short, help="the teacher's mask token"),
     _writing_options,
 )
 

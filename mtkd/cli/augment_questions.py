@@ -11,6 +11,7 @@ import click
 from mtkd.cli.options import (
     command_line,
     data_option,
+    echo,
     eval_limit_option,
     interruptible,
     limit_option,
@@ -33,15 +34,32 @@ _FORMAT_HELP = (
     "what the generator reads; context: the context; answer: the answer, then the context; "
     "sentence: the answer, then only its sentence of the context"
 )
+_DEEPEST = 100  # tables inside each other, of --extra-body
 _ABOVE_0 = click.IntRange(min=1)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
     try:
-        return None if value is None else json.loads(value)
+        parsed = None if value is None else json.loads(value)
+        _refuse_deep(parsed)
+        return parsed
     except (ValueError, RecursionError) as error:
         raise UserError(f"{param.opts[0]} {str(value)[:60]!r} is not JSON: {error}") from error
+
+
+def _refuse_deep(value: Any) -> None:
+    """Raise ValueError for JSON that is nested too deeply to be sent and recorded."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            part
+            for table in level
+            if isinstance(table, list | dict)
+            for part in (table.values() if isinstance(table, dict) else table)
+        ]
+    if level:
+        raise ValueError(f"more than {_DEEPEST} lists or tables inside each other")
 
 
 @click.command()
@@ -212,9 +230,9 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
         estimate = planned.estimate.to_json() if planned.estimate else None
 
         def draw_plan() -> None:
-            print(planned.counts.sentence())
+            echo(planned.counts.sentence())
             if planned.estimate:
-                print(planned.estimate.sentence())
+                echo(planned.estimate.sentence())
 
         show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
         return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import click
 
 from mtkd.cli.options import (
+    PATH,
     data_option,
+    echo,
     eval_limit_option,
     limit_option,
     out_option,
@@ -20,7 +22,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
-from tasks.common.errors import UserError, plain
+from tasks.common.errors import UserError, brief
 
 
 @click.command()
@@ -39,7 +41,7 @@ from tasks.common.errors import UserError, plain
 @out_option
 @click.option(
     "--text",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE|DIR",
     help="plain text for cells that start from it",
 )
@@ -107,13 +109,15 @@ def compare(
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.grid.compare import run_grid
     from mtkd.jobs.grid.compare_table import METRICS_TITLE
+    from mtkd.jobs.grid.grid_checks import check_paths
     from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
     loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
+        check_paths(loaded, inputs)
         for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
-            print(plain(f"mtkd {shlex.join(job.command)}"))
+            echo(f"mtkd {shlex.join(job.command)}")
         return
     result = run_grid(loaded, inputs, say, options["jobs"])
 
@@ -124,10 +128,10 @@ def compare(
         if columns == "all":
             table(result.metric_columns(), result.metric_lines(), METRICS_TITLE)
         for note in result.notes:
-            print(note)
+            echo(note)
         for row in result.rows:
             for run, reason in row.failed.items():
-                print(f"failed: {row.name}, {run}: {reason}")
+                echo(f"failed: {row.name}, {run}: {reason}")
         say(f"the table and the commands behind it: {options['out']}/compare.md, compare.json")
 
     show(result.to_json(), json_file, draw)
@@ -137,9 +141,9 @@ def compare(
 
 def _numbers(seeds: str | None) -> list[int]:
     """Comma-separated seeds as a list."""
-    try:
-        return [int(seed) for seed in seeds.split(",")] if seeds else []
-    except ValueError as error:
+    listed = [] if seeds is None else [seed.strip() for seed in seeds.split(",")]
+    if not all(re.fullmatch("[0-9]{1,16}", seed) for seed in listed) or len(set(listed)) < len(listed):
         raise UserError(
-            f"--seeds {seeds!r} is not valid", expected="comma-separated numbers, such as 0,1,2"
-        ) from error
+            f"--seeds {brief(seeds)} is not valid", expected="comma-separated numbers, such as 0,1,2"
+        )
+    return [int(seed) for seed in listed]

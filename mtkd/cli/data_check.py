@@ -9,7 +9,7 @@ import click
 
 import mtkd
 from mtkd.cli.flags import as_options
-from mtkd.cli.options import data_option, report_options, show, table, unlabelled_option
+from mtkd.cli.options import data_option, echo, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
     from tasks.checks.data_report import DataReport, SplitReport
@@ -53,7 +53,7 @@ def check(
 def _draw(report: DataReport, max_lines: int) -> None:
     """Print the table of splits, then at most `max_lines` lines of problems (0 = all)."""
     from tasks.checks.row_checks import summarise
-    from tasks.common.errors import counted, plain
+    from tasks.common.errors import counted
 
     rows = [
         (
@@ -69,12 +69,12 @@ def _draw(report: DataReport, max_lines: int) -> None:
     table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     lines = summarise(report.all_problems)
     for level, line in lines[: max_lines or None]:
-        print(plain(f"{level}: {as_options(line)}"))
+        echo(f"{level}: {as_options(line)}")
     if max_lines and len(lines) > max_lines:
-        print(f"... and {len(lines) - max_lines} more lines (--list 0 prints all, --json every row)")
+        echo(f"... and {len(lines) - max_lines} more lines (--list 0 prints all, --json every row)")
     warnings = len(report.all_problems) - report.errors
     totals = counted(report.errors, "error"), counted(warnings, "warning")
-    print(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")
+    echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")
 
 
 def _balance(split: SplitReport) -> str:

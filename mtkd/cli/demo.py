@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mtkd.cli.options import quiet_option, say, table
+from mtkd.cli.options import echo, quiet_option, say, table
 from mtkd.training.run_record import read_run_record
 from tasks.common.files import write_json
 
@@ -133,16 +133,16 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     table(columns, rows, "Scores on validation rows")
     average = scores["average"]
     points = [f"{100 * value:+.1f}" for value in (gain.difference, gain.low, gain.high)]
-    print(
+    echo(
         f"Learning from the teacher instead of labels makes a difference of {points[0]} points "
         f"(95% interval {points[1]} to {points[2]}) in the same number of steps."
     )
     if (gained := average["teacher"] - average["majority"]) > 0:
         kept = (average["distilled"] - average["majority"]) / gained
-        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant prediction.")
+        echo(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant prediction.")
     else:
-        print("The teacher is no better than a constant prediction: it has learned too little to teach.")
-    print(
+        echo("The teacher is no better than a constant prediction: it has learned too little to teach.")
+    echo(
         f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "
         "teacher's speed."
     )

@@ -27,8 +27,8 @@ NAMED = frozenset(
     word
     for line in (
         "against api_key_env batch beams budget copies corpus data device dtype endpoint_model extra_body",
-        "format in limit max_output min_confidence min_overlap model out precision prompt_template spacy",
-        "store tasks teacher teacher_labels text unlabelled vocab_size without workers",
+        "format in json limit max_output min_confidence min_overlap model out precision predictions",
+        "prompt_template spacy store tasks teacher teacher_labels text unlabelled vocab_size without workers",
     )
     for word in line.split()
 )

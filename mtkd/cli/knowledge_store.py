@@ -11,6 +11,7 @@ import mtkd
 from mtkd.cli.options import (
     PATH,
     command_line,
+    echo,
     limit_option,
     overwrite_option,
     report_options,
@@ -101,13 +102,13 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         rows = [(kind, size_text(n), f"{n / total:.1%}") for kind, n in prepared.sizes.items()]
         table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
         _say_chosen(prepared)
-        print(f"{planned.rows:,} rows, {planned.tokens:,} tokens; teacher about {_clock(planned.seconds)}")
+        echo(f"{planned.rows:,} rows, {planned.tokens:,} tokens; teacher about {_clock(planned.seconds)}")
         if planned.ahsk:
             ahsk, full = planned.ahsk
             share = f"{ahsk / full:.2%}"
-            print(f"hidden states: {ahsk:g} of {full:,} vectors of a full-length row ({share})")
+            echo(f"hidden states: {ahsk:g} of {full:,} vectors of a full-length row ({share})")
         enough = "" if total <= planned.free else ": NOT ENOUGH"
-        print(f"free disk {size_text(planned.free)}{enough}")
+        echo(f"free disk {size_text(planned.free)}{enough}")
 
     show(result, json_file, draw)
 
@@ -150,7 +151,7 @@ def build(
         manifest, files = remote_paths(out="out")(repair_store)(out, made_by)
         if PartialState().is_main_process:
             say(f"{len(files)} of {len(manifest.shards)} shards were damaged and have been rebuilt")
-            show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
+            show({"repaired": files}, json_file, lambda: echo("\n".join(files) or "nothing to repair"))
         return
 
     @remote_paths(*STORE_INPUTS, out="out")
@@ -229,7 +230,7 @@ def _clock(seconds: float) -> str:
 def _say_chosen(prepared: Any) -> None:
     if prepared.chosen:
         settings = " ".join(f"--set {key}={value}" for key, value in prepared.chosen.items())
-        print(f"chosen for the budget: {settings}")
+        echo(f"chosen for the budget: {settings}")
 
 
 def _summary(manifest: Any) -> dict[str, Any]:
@@ -254,9 +255,9 @@ def _draw(manifest: Any) -> None:
     table(("task", "rows", "shards", "size", "digest of the rows"), rows)
     contents, teacher = manifest.contents, manifest.teacher
     for line in contents.describe():
-        print(line)
+        echo(line)
     digest = (teacher.digest or "of the hub")[:12]
-    print(f"at most {contents.max_length} tokens per row; tokeniser digest {teacher.tokeniser[:12]}")
-    print(f"teacher {teacher.name} (digest {digest}), run in {teacher.precision}")
+    echo(f"at most {contents.max_length} tokens per row; tokeniser digest {teacher.tokeniser[:12]}")
+    echo(f"teacher {teacher.name} (digest {digest}), run in {teacher.precision}")
     if manifest.corpus:
-        print(f"with the copies of a corpus (key {manifest.corpus[:12]})")
+        echo(f"with the copies of a corpus (key {manifest.corpus[:12]})")

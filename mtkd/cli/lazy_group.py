@@ -21,15 +21,27 @@ class _CheckedContext(click.Context):
             if expected := _refused(self.params.get(param.name or ""), limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
                 raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
+        if self.params.get("json_file") is not None:
+            from mtkd.cli.json_target import check_json_target
+
+            check_json_target(self.command, self.params)
         return super().invoke(*args, **kwargs)
 
 
 def _refused(value: Any, limit: int) -> str | None:
     """What was expected in place of a value; None if an option can have it."""
-    if isinstance(value, list | tuple):
-        return next((expected for item in value if (expected := _refused(item, limit))), None)
-    if isinstance(value, dict):
-        return _refused([*value, *value.values()], limit)
+    waiting = [value]  # of JSON, the depth has no bound
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list | tuple | dict):
+            waiting += [*part, *part.values()] if isinstance(part, dict) else part
+        elif expected := _refused_plain(part, limit):
+            return expected
+    return None
+
+
+def _refused_plain(value: Any, limit: int) -> str | None:
+    """The same for a value that is no list or table."""
     if isinstance(value, int | float):
         return None if abs(value) <= limit else f"a number up to {limit:,}"
     if isinstance(value, str | Path):
@@ -37,6 +49,8 @@ def _refused(value: Any, limit: int) -> str | None:
             str(value).encode()
         except UnicodeEncodeError:
             return "text in UTF-8"
+        if "\0" in str(value):
+            return "text without NUL characters"
     return None
 
 

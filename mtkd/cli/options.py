@@ -40,6 +40,8 @@ class PathOrUrl(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path that an option names."""
+        if "\0" in str(value):
+            self.fail("a NUL character cannot be part of a path", param, ctx)
         url = url_of(value)
         if url is None or url.startswith("file://"):
             return super().convert(value, param, ctx)
@@ -49,6 +51,7 @@ class PathOrUrl(click.Path):
 
 
 PATH = PathOrUrl()
+THREADS = click.IntRange(1, 1024)
 
 
 def one_or_several(
@@ -127,20 +130,12 @@ quiet_option = click.option(
 )
 
 
-def _json_file(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse a directory before the command does its work."""
-    if value is not None and Path(value).is_dir():
-        raise UserError(f"--json {value} is a directory", expected="a file, which may exist, or -")
-    return value
-
-
 json_option = click.option(
     "--json",
     "json_file",
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    callback=_json_file,
     help="write the result as JSON to FILE, or to standard output",
 )
 report_options = stack(json_option, quiet_option)
@@ -228,8 +223,16 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
         print(json.dumps(with_urls(result), indent=2))
         return
     draw()
-    if json_file:
+    if json_file is not None:
+        from mtkd.cli.json_target import require_result_file
+
+        require_result_file(Path(json_file))  # the command itself may have written it
         write_json(Path(json_file), result)
+
+
+def echo(text: str) -> None:
+    """Print a line of a result; what it names cannot command the terminal (`plain`)."""
+    print(plain(text))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
@@ -238,10 +241,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    drawn = Table(title=title and plain(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = index and all(_numeric(row[index]) for row in rows)
-        drawn.add_column(name, justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold")
+        numeric = bool(index) and all(_numeric(row[index]) for row in rows)
+        drawn.add_column(
+            plain(name), justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold"
+        )
     for row in rows:
         drawn.add_row(*map(plain, row))
     # Not to a terminal, or to a narrow one: lines as long as they are, rather than columns that vanish.

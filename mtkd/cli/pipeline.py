@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 from typing import Any
@@ -11,8 +12,8 @@ import click
 
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
-from mtkd.cli.options import out_option, report_options, show, table
-from tasks.common.errors import shorten
+from mtkd.cli.options import echo, out_option, report_options, show, table
+from tasks.common.errors import UserError, shorten
 
 
 @click.command()
@@ -28,9 +29,13 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
     FILE is a TOML file, such as `mtkd init` writes (docs/pipelines.md), or demo. A step runs again if its
     options or the files that it reads have changed, or if a step that it needs has run again.
     """
-    from mtkd.pipelines.run import StepResult, run_pipeline
+    from mtkd.pipelines.run import StepResult, record_file, run_pipeline
     from mtkd.recipes import parse_set
 
+    if json_file not in (None, "-"):
+        record = record_file(file, parse_set(sets))
+        if os.path.realpath(str(json_file)) == os.path.realpath(record):
+            raise UserError(f"--json {json_file} is the pipeline's own record", expected="another file")
     with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
         results = run_pipeline(file, settings=parse_set(sets), **options)
     dry_run = options["dry_run"] or options["estimate"]
@@ -44,14 +49,14 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 
     def draw() -> None:
         for number, result in enumerate(results if dry_run else (), start=1):
-            print(
+            echo(
                 f"{number}/{len(results)} {result.name}: {result.reason or 'finished'}\n    {result.command}"
             )
         table(("step", "status", "seconds", "size", "output"), list(map(line, results)))
         times = [result.seconds for result in results if result.reason]
         if dry_run and any(times):
             without = f", and {times.count(None)} of unknown time" if None in times else ""
-            print(f"the steps that would run take about {sum(filter(None, times)):.0f} s{without}")
+            echo(f"the steps that would run take about {sum(filter(None, times)):.0f} s{without}")
 
     show([result.to_json() for result in results], json_file, draw)
 
@@ -92,9 +97,9 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     def draw() -> None:
         table(("guessed", ""), [(key, value) for key, value in rows.items() if value])
         for note in result.notes:
-            print(f"note: {as_options(note)}")
-        print(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
-        print(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
+            echo(f"note: {as_options(note)}")
+        echo(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
+        echo(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
 
     files = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
     show(files | {"task": task.to_json(), "rows": result.rows, "notes": list(result.notes)}, json_file, draw)

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.measure import batch_option, models_option
-from mtkd.cli.options import PATH, device_option, report_options, say, show, table
+from mtkd.cli.options import PATH, THREADS, device_option, report_options, say, show, table
 from mtkd.training.interrupts import sigterm_exits
 from tasks.common.errors import UserError, counted
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="rows read at once, and sorted by length to save padding",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: all cores]")
+@click.option("--threads", type=THREADS, help="threads of the CPU  [default: all cores]")
 @click.option("--probabilities/--no-probabilities", default=True, help="also write the probabilities")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mtkd
-from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
-from tasks.common.errors import plain
+from mtkd.cli.options import (
+    THREADS,
+    data_option,
+    device_option,
+    echo,
+    report_options,
+    show,
+    table,
+    unlabelled_option,
+    warn,
+)
 
 if TYPE_CHECKING:
     from mtkd.jobs.suggest import SuggestedStudent
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
 @click.option("--batch", default=16, type=click.IntRange(min=1), help="rows per forward pass")
 @click.option("--rounds", default=5, type=click.IntRange(min=1), help="timed batches per model")
-@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: as torch chooses]")
+@click.option("--threads", type=THREADS, help="threads of the CPU  [default: as torch chooses]")
 @device_option
 @report_options
 def suggest(json_file: str | None, **options: Any) -> None:
@@ -60,7 +69,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
         ]
         headings = ("student", "speed (min-max)", "rows/s", "MB in fp32", "about, in int8", "reaches targets")
         table(headings, rows, title)
-        print(NOTE)
+        echo(NOTE)
         chosen = [
             student
             for student in suggested.students
@@ -68,7 +77,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
         ]
         for line in [suggested.first, *(f"{student.command}    # {student.name}" for student in chosen)]:
             if line:
-                print(plain(f"\n    {line}" if line == suggested.first else f"    {line}"))
+                echo(f"\n    {line}" if line == suggested.first else f"    {line}")
 
     show(suggested.to_json(), json_file, draw)
     if suggested.nearest:

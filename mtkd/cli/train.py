@@ -14,6 +14,7 @@ from mtkd.cli.options import (
     PATH,
     command_line,
     data_option,
+    echo,
     finetune_options,
     interruptible,
     one_or_several,
@@ -172,9 +173,9 @@ def draw_scores(record: dict[str, Any]) -> None:
     if rows:
         table(("validation", "rows", "metrics", "score", "best constant prediction"), rows)
     else:
-        print("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
+        echo("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
     if size := record.get("parameters"):
-        print(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
+        echo(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:
         tried = ", ".join(f"{rate}: {value:.4f}" for rate, value in record["tried"].items())
-        print(f"learning rate {record['learning_rate']:g}, chosen on validation rows ({tried})")
+        echo(f"learning rate {record['learning_rate']:g}, chosen on validation rows ({tried})")

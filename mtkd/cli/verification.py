@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 import mtkd
-from mtkd.cli.options import PATH, report_options, show
-from tasks.common.errors import UserError, plain
+from mtkd.cli.options import PATH, echo, report_options, show
+from tasks.common.errors import UserError
 
 
 @click.command()
@@ -23,8 +23,8 @@ def verify(place: Path, json_file: str | None) -> None:
 
     def draw() -> None:
         for file, state in result.damaged.items():
-            print(plain(f"{file} {state}"))
-        print(f"{result.files - len(result.damaged):,} of {result.files:,} files are intact")
+            echo(f"{file} {state}")
+        echo(f"{result.files - len(result.damaged):,} of {result.files:,} files are intact")
 
     show(result.to_json(), json_file, draw)
     if result.damaged:

@@ -12,6 +12,7 @@ import numpy as np
 from tasks.checks.row_checks import is_blank
 from tasks.common.errors import MtkdWarning, UserError, counted, did_you_mean_path, unknown
 from tasks.common.progress import progress
+from tasks.common.reading import not_regular
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows
@@ -100,9 +101,9 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if source != STANDARD and not source.is_file():
-        problem = f"not a file: {source}" if source.exists() else f"no such file: {source}"
+        problem = not_regular(source)
         raise UserError(
-            problem + did_you_mean_path(source),
+            f"{source} {problem}" if problem else f"no such file: {source}{did_you_mean_path(source)}",
             expected="a file of rows, or - for standard input",
         )
     if source != STANDARD and out.exists() and out.samefile(source):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
+from mtkd.output_files.kept_inputs import refuse_overlap
+from mtkd.training.run_record import RUN_FILE
 from tasks.common.digests import check_digests
+from tasks.common.errors import UserError
+from tasks.common.files import check_output_file
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
+
+COLUMNS = ("task", "split", "uid", "label", "prediction")  # of predictions, before others
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,33 @@ def averages(scores: Iterable[TaskScores]) -> list[TaskScores]:
         for task, splits in splits_of_task.items()
         if len(splits) > 1
     ]
+
+
+def check_predictions(directory: Path, splits: Iterable[tuple[str, str]], inputs: Mapping[str, Any]) -> None:
+    """Check that `write_predictions` would replace nothing but predictions of an earlier evaluation.
+
+    Args:
+        splits: (task, split) of each file.
+        inputs: argument -> model, which must not hold the files.
+
+    Raises:
+        UserError: a file exists and holds something else, or belongs to a run.
+    """
+    if os.path.lexists(directory.parent / RUN_FILE):
+        raise UserError(f"`predictions={directory}` belongs to a run", hint="choose another directory")
+    for task, split in splits:
+        path = directory / task / f"{split}.parquet"
+        refuse_overlap("predictions", path, inputs)
+        check_output_file(path)
+        try:
+            is_ours = not path.exists() or pq.read_schema(path).names[: len(COLUMNS)] == list(COLUMNS)
+        except (pa.ArrowException, OSError):
+            is_ours = False
+        if not is_ours:
+            raise UserError(
+                f"{path} would be overwritten, and does not hold predictions",
+                hint="choose another directory with `predictions`",
+            )
 
 
 def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:

@@ -7,16 +7,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
+from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Text, parse_toml, read_toml
 from tasks.tokens.sampler import check_epochs
 
+_LONGEST_NAME = 100  # characters of the name of a cell
 TEACHER = "teacher"  # the row of the models that the grid refines
 
 # The keys of a cell that only recipes for some commands have.
@@ -49,6 +51,27 @@ class Finetuning(CellStep):
     tasks: str | None = None
 
 
+def _cell_name(name: str) -> str:
+    if len(name) > _LONGEST_NAME or not name.isprintable() or not any(map(str.isalnum, name)):
+        raise ValueError(f"up to {_LONGEST_NAME} printable characters, with a letter or digit")
+    return name
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("a list without repetitions")
+    return values
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, bool | float):
+        raise ValueError("a whole number of 0 or more")
+    return value
+
+
+CellName = Annotated[str, AfterValidator(_cell_name)]  # also of a directory
+_Seeds = Annotated[list[Annotated[Seed, BeforeValidator(_whole)]], AfterValidator(_distinct)]
+_Tasks = Annotated[list[Text], AfterValidator(_distinct)]
 _NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
 
 
@@ -89,7 +112,7 @@ class Cell(Strict):
     """
 
     recipe: str | None = None
-    tasks: list[Text] = Field(default_factory=list)
+    tasks: _Tasks = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
     corpus: bool | Text = False
@@ -122,10 +145,10 @@ class Grid(Strict):
     title: str
     source: str = ""
     recipe: str
-    tasks: list[Text] = Field(min_length=1)
-    seeds: list[Seed] = Field([0], min_length=1)
+    tasks: _Tasks = Field(min_length=1)
+    seeds: _Seeds = Field([0], min_length=1)
     set: dict[str, Any] = Field(default_factory=dict)
-    cells: dict[str, Cell] = Field(min_length=1)
+    cells: dict[CellName, Cell] = Field(min_length=1)
     bench: Bench = Bench()
     first: Annotated[CellStep, _NAME_ALONE] | None = None
     refine: Refine | None = None
@@ -202,6 +225,10 @@ class Grid(Strict):
             raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")
         if first := self.first_of(name):
             load_settings(first.recipe, "distill", first.set)
+        sets = [self.sets_of(name), *(step.set for step in (first, cell.then) if step)]
+        if seeds := [part["train.seed"] for part in sets if "train.seed" in part]:
+            hint = f"use the grid's seeds = [{seeds[0]}]"
+            raise UserError(f"train.seed = {seeds[0]} has no effect", hint=hint)
         if cell.then:
             load_settings(cell.then.recipe, "finetune", cell.then.set)
         if cell.steps_of:
@@ -236,7 +263,7 @@ def load_grid(
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
-    elif Path(name).is_file():
+    elif Path(name).is_file() or not_regular(Path(name)):
         values = read_toml(Path(name))
     else:
         near = did_you_mean_path(Path(name)) if name.endswith(".toml") else did_you_mean(name, grid_names())

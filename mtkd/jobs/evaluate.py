@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from mtkd.evaluation.baseline import (
 from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
-from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
+from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
 from mtkd.jobs.distillation.find_teachers import LabelsSpec, find_teachers, pretrained_encoder
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import read_saved
@@ -33,8 +33,8 @@ from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_dire
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
-from tasks.data.rows import Rows, has_label
-from tasks.data.sources import DataSource, FilesSource, open_data
+from tasks.data.rows import Rows
+from tasks.data.sources import DataSource, open_data
 from tasks.model_tasks import require_heads
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
@@ -81,7 +81,7 @@ def evaluate(
         UserError: a model or device does not exist, a model has no head for a task, a row is invalid, no task
             can be scored, or no encoder is known for the baselines.
     """
-    target = find_device(device)
+    target, directories = find_device(device), {"model": model, "against": against}
     model, checkpoint = _checkpoint(model, spec, target, teacher_labels)
     other_checkpoint = None
     if against is not None:
@@ -101,7 +101,7 @@ def evaluate(
         _require_other(against, tasks)
     frozen = _frozen_encoder(model, encoder, device) if baselines else None
     source = open_data(data)
-    rows, skipped = _labelled_rows(source, tasks, split, limit)
+    rows, skipped = labelled_rows(source, tasks, split, limit)
     if not rows:
         reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped.items())
         raise UserError(
@@ -109,6 +109,8 @@ def evaluate(
             expected="labelled rows of at least one task",
             hint="choose another split or other data; use `mtkd predict` for unlabelled rows",
         )
+    if predictions is not None:
+        check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
     by_name = {task.name: task for task in tasks}
     scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
     reports = {
@@ -244,56 +246,3 @@ def _checkpoint(
     checkpoint = find_teachers(str(model), tasks, heads=True, labels=labels)
     assert isinstance(checkpoint, CheckpointRef)
     return checkpoint.load(None).to(device), checkpoint
-
-
-def _labelled_rows(
-    source: DataSource, tasks: Sequence[Task], split: str | None, limit: int | None
-) -> tuple[list[tuple[Task, Rows]], dict[str, str]]:
-    """The rows to score, and the skipped splits and tasks ("task" or "task/split" -> reason).
-
-    Raises:
-        UserError: a row is invalid.
-    """
-    labelled: list[tuple[Task, Rows]] = []
-    skipped: dict[str, str] = {}
-    for original in tasks:
-        requested_splits = _named(original, split) if split else list(original.validation or original.test)
-        task, moved = _without_missing_files(original, requested_splits)
-        if isinstance(source, FilesSource):  # there is no other place to search
-            task = original
-        present = source.splits(task)
-        for name in [name for name in requested_splits if name in present]:
-            rows = load_rows(source, task, name, limit)
-            if rows.labelled:
-                labelled.append((task, rows))
-            else:
-                unlabelled = int((~has_label(rows.labels)).sum())
-                skipped[f"{task.name}/{name}"] = f"not labelled ({unlabelled:,} of {len(rows):,} rows)"
-        if not set(requested_splits) & set(present):
-            available = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
-            skipped[task.name] = (
-                f"no split {' or '.join(requested_splits)} in {source.name!r}: {available}{moved}"
-            )
-    return labelled, skipped
-
-
-def _named(task: Task, split: str) -> list[str]:
-    """The splits of a task that a name means: "test" also stands for test_de and so on."""
-    return [name for name in task.splits if name.startswith(f"{split}_")] or [split]
-
-
-def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:
-    """The task without its own files if those of `splits` are missing, and a remark about that.
-
-    A model records the paths of the files beside a task's TOML file. If they have moved, the rows are
-    searched in the data directory under the task's name.
-    """
-    files = [Path(task.files[split]) for split in splits if split in task.files]
-    missing = [file for file in files if file.is_absolute() and not file.is_file()]
-    if not missing:
-        return task, ""
-    remark = (
-        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML "
-        f"file, or put the rows under {task.name}/ in the data directory"
-    )
-    return replace(task, files={}), remark

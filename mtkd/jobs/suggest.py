@@ -200,11 +200,12 @@ def _students(
     """Name -> recipe and settings of each student, and name -> the student with random weights."""
     recipes: dict[str, tuple[str, dict[str, Any]]] = {}
     models: dict[str, MultiTaskModel] = {}
+    finds_answers = any(task.type.predicts_spans for task in tasks)
     for name, recipe, changes in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
-        recipes[name], models[name] = (
-            (recipe, changes),
-            _build(recipe, changes, ref, teacher.tokeniser, tasks),
-        )
+        student = _build(recipe, changes, ref, teacher.tokeniser, tasks)
+        if finds_answers and not student.encoder.config.spec.offers.sequence:
+            continue  # it has no vectors of tokens, among which an answer could start
+        recipes[name], models[name] = (recipe, changes), student
         if pruned and recipe in ("static", "mkd-lstm"):
             short = f"{name}, {pruned.vocab_size:,} tokens"
             recipes[short] = (recipe, {**changes, "student.vocabulary": "pruned"})

@@ -76,7 +76,7 @@ def _states(record: Path) -> Mapping[str, str | None]:
         if record.name in _ALONE:
             return {record.name: None} if has_check(record) else {}
         if record.name == DIGESTS:
-            damaged = damaged_files(directory)
+            damaged = set(damaged_files(directory))
             return {file: _DAMAGED if file in damaged else None for file in content["files"]}
         if record.name == MANIFEST:
             shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]

@@ -15,7 +15,7 @@ from mtkd.knowledge_store.contents import Field, LogitsLayout
 from mtkd.knowledge_store.store_manifest import StoreManifest, damage_error
 from mtkd.output_files.safetensors_shards import read_header
 from mtkd.output_files.sharded_output import PlannedShard
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.shards import ShardEntry
 from tasks.tokens.batch_stream import BLOCK, blocks_of
 
@@ -99,6 +99,38 @@ class Shard:
         self._map.madvise(mmap.MADV_WILLNEED)
 
 
+def check_shards(directory: Path, manifest: StoreManifest) -> None:
+    """Check that all shards of a store are there and have the fields and rows of the manifest.
+
+    Their digests are compared when they are first read.
+
+    Raises:
+        UserError: a shard is missing or damaged.
+    """
+    fields = _fields_by_task(manifest)
+    for shard in manifest.shards:
+        _open_shard(directory, shard, fields[shard.task], digest=False)
+
+
+def _fields_by_task(manifest: StoreManifest) -> dict[str, list[Field]]:
+    layouts = {task.name: LogitsLayout(task.n_outputs, task.per) for task in manifest.tasks}
+    return {name: manifest.contents.fields(layout) for name, layout in layouts.items()}
+
+
+def _open_shard(directory: Path, shard: ShardEntry, fields: Iterable[Field], *, digest: bool) -> Shard:
+    if (state := shard.damage(directory, digest=digest)) is not None:
+        raise damage_error(directory, {shard.file: state})
+    try:
+        opened = Shard(directory / shard.file)
+        opened.check(fields, shard.rows)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"shard {directory / shard.file} cannot be read: {reason_of(error)}",
+            hint=f"mtkd store build --repair --out {directory} rebuilds it",
+        ) from error
+    return opened
+
+
 class ShardReader:
     """Reads rows of the shards as tensors.
 
@@ -113,10 +145,7 @@ class ShardReader:
             name: np.cumsum([0, *(shard.rows for shard in shards)]) for name, shards in self._shards.items()
         }
         self._open: OrderedDict[str, Shard] = OrderedDict()
-        self._fields = {
-            task.name: manifest.contents.fields(LogitsLayout(task.n_outputs, task.per))
-            for task in manifest.tasks
-        }
+        self._fields = _fields_by_task(manifest)
         self._sizes = {shard.file: shard.bytes for shard in manifest.shards}
         self._checked: set[str] = set()
 
@@ -174,14 +203,8 @@ class ShardReader:
             self._open.move_to_end(shard.file)
             return self._open[shard.file]
         first = shard.file not in self._checked
-        if (state := shard.damage(self._directory, digest=first)) is not None:
-            raise damage_error(self._directory, {shard.file: state})
+        opened = _open_shard(self._directory, shard, self._fields[shard.task], digest=first)
         self._checked.add(shard.file)
-        try:
-            opened = Shard(self._directory / shard.file)
-            opened.check(self._fields[shard.task], shard.rows)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"shard {self._directory / shard.file} cannot be read: {error}") from error
         self._open[shard.file] = opened
         while len(self._open) > 2 and sum(self._sizes[name] for name in self._open) > _MAPPED_BYTES:
             self._open.popitem(last=False)

@@ -14,10 +14,11 @@ from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.losses.term_settings import TermSettings, applies_to, value_at
+from mtkd.losses.term_settings import TermName, TermSettings, applies_to, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, a_type
+from tasks.common.records import check_value
 from tasks.task import Task
 from tasks.tokens.batching import Batch
 
@@ -162,6 +163,8 @@ def build_objective(
     named = terms if isinstance(terms, Mapping) else named_losses(terms)
     if not named:
         raise UserError("there is no loss to train on", hint="pass one or more losses")
+    for name in named:
+        check_value(name, TermName, "the name of a loss")
     loss_terms = {name: _build(name, term, models) for name, term in named.items()}
     for name, term in loss_terms.items():
         _require_offered(name, term, models)

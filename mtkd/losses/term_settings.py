@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
@@ -79,6 +79,21 @@ def is_zero(schedule: float | Points) -> bool:
     return not schedule if isinstance(schedule, int | float) else not any(value for _, value in schedule)
 
 
+def _term_name(value: str) -> str:
+    import torch
+
+    # Terms are parts of a module, whose own attributes they must not hide.
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", value) or hasattr(torch.nn.ModuleDict(), value):
+        raise ValueError(
+            "up to 100 letters, digits, _ and -, starting with a letter; not the name of an attribute of "
+            "torch modules, such as train or forward"
+        )
+    return value
+
+
+TermName = Annotated[str, AfterValidator(_term_name)]
+
+
 class TermSettings(Strict):
     """The settings that every term has.
 
@@ -101,11 +116,20 @@ def applies_to(task_types: Sequence[str] | None, task: Task) -> bool:
     return task_types is None or task.kind in task_types
 
 
-def loss_settings(loss: str) -> type[TermSettings]:
-    """The settings class of a loss by name, for validators of pydantic."""
+def find_settings(term: Any) -> type[TermSettings] | None:
+    """The settings class of a term by the loss that its values name; None if they name no loss."""
     from mtkd.losses.loss_registry import find_loss
 
-    loss_class = find_loss(loss)
-    if loss_class is None:
+    loss = term.get("loss") if isinstance(term, Mapping) else None
+    loss_class = find_loss(loss) if isinstance(loss, str) else None
+    return None if loss_class is None else loss_class.Settings
+
+
+def validate_term(term: Any) -> TermSettings:
+    """Validate the settings of a term with the settings class of its loss, for pydantic."""
+    if isinstance(term, TermSettings):
+        return term
+    settings = find_settings(term)
+    if settings is None and isinstance(term, Mapping) and isinstance(term.get("loss"), str):
         raise PydanticCustomError("unknown_loss", "there is no such loss")
-    return loss_class.Settings
+    return (settings or TermSettings).model_validate(term)

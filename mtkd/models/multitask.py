@@ -17,7 +17,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_linear import use_linear
 from mtkd.models.model_card import SAVED, model_card, usage
-from mtkd.models.pretrained_weights import refuse_not_finite
+from mtkd.models.pretrained_weights import refuse_not_finite, refuse_other_types
 from mtkd.models.saved_model import (
     HEADS,
     WEIGHTS,
@@ -222,9 +222,13 @@ class MultiTaskModel(nn.Module):
         check_digests(path)
         model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
+            for file in (path / WEIGHTS, path / HEADS):
+                refuse_other_types(file)
             model.encoder.load_weights(load_file(path / WEIGHTS))
             weights = load_file(path / HEADS)
             model.head_modules.load_state_dict({f"{_PREFIX}{name}": weights[name] for name in weights})
+        except UserError:
+            raise
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
         refuse_not_finite(model, str(path))

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tasks.common.errors import UserError, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
+from tasks.common.reading import require_file
 
 SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_INTEGERS = ("position_ids", "token_type_ids")  # buffers that older checkpoints have
 _REFUSED = "the weights in {} cannot be used"
 _EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
 _HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "
@@ -72,12 +76,26 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
                 save_file(read_bin(file), Path(converted) / SAFETENSORS, {"format": "pt"})
                 shutil.copy(file.with_name("config.json"), converted)
                 location = converted
+            parts = {SAFETENSORS: [file], INDEX: sorted(file.parent.glob("model-*.safetensors"))}
+            for part in parts.get(file.name, []):
+                refuse_other_types(part)
             loading_options = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
             return auto.from_pretrained(location, **fixed, **loading_options)
 
     loaded: tuple[Any, dict[str, Any]] = load_named(load, name, what)
     refuse_not_finite(loaded[0], name)
     return loaded[0], set(loaded[1]["missing_keys"])
+
+
+def refuse_other_types(file: Path) -> None:
+    """Check that a safetensors file holds floating-point numbers, as weights are; raises UserError."""
+    with safe_open(require_file(file), "pt") as opened:
+        for name in opened.keys():  # noqa: SIM118 (it is no dict)
+            dtype = opened.get_slice(name).get_dtype()
+            if dtype not in _FLOATS and not name.endswith(_INTEGERS):
+                raise UserError(
+                    f"the weights in {file} are damaged: {name} holds {dtype}", expected=", ".join(_FLOATS)
+                )
 
 
 def refuse_not_finite(module: nn.Module, where: str) -> None:

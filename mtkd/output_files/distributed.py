@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tasks.common.errors import UserError, reason_of
+from tasks.common.launcher import check_launch
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+_OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_")
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,27 @@ def disable_ram_efficient_loading() -> None:
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
+@contextlib.contextmanager
+def launch_errors() -> Iterator[None]:
+    """Turn accelerate's errors about variables of the environment into a UserError that names these."""
+    try:
+        yield
+    except (ValueError, KeyError) as error:
+        names = sorted(n for n, v in os.environ.items() if n.startswith(_OF_ACCELERATE) and v != "false")
+        raise UserError(
+            f"accelerate cannot start: {reason_of(error)}",
+            hint=f"correct or unset {', '.join(names)}" if names else None,
+        ) from error
+
+
 def launched() -> ProcessGroup:
     """The process group described by the environment: one process unless a launcher started several."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if check_launch().count < 2:
         return ALONE
     import torch
     from accelerate import PartialState
 
     disable_ram_efficient_loading()
-    state = PartialState(cpu=not torch.accelerator.is_available())  # accelerate does not detect a CPU itself
+    with launch_errors():
+        state = PartialState(cpu=not torch.accelerator.is_available())  # it does not detect a CPU itself
     return ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

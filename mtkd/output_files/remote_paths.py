@@ -11,14 +11,15 @@ import contextlib
 import functools
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.output_files.output_directory import has_claim, visible_files
 from tasks.common.errors import UserError, did_you_mean, shorten
 from tasks.common.files import locked
+from tasks.common.launcher import launch
 from tasks.common.progress import say
 from tasks.common.remote import UPLOADING, Mirror, local, one_look, remote_errors
 from tasks.common.remote_versions import uploaded
@@ -45,7 +46,7 @@ def remote_paths(
 
     Args:
         inputs: the arguments that name inputs.
-        out: the argument that names the output.
+        out: the argument that names the output, which must leave the inputs alone (`refuse_overlap`).
         uploads: False if the function only looks at the place of the output.
         endpoint: the input that may also be the address of an endpoint, http://..., which is no file.
     """
@@ -72,6 +73,9 @@ def remote_paths(
                 for name in [name for name in inputs if name in values]:
                     if name != endpoint or not str(values[name]).startswith("http"):
                         values[name] = _local(name, values[name])
+                target = mirror.path if mirror else values.get(out or "")
+                if out and uploads and isinstance(target, str | Path):
+                    refuse_overlap(out, Path(target), {name: values.get(name) for name in inputs})
                 if out in values and mirror:
                     values[out] = stack.enter_context(_staged(mirror)) if uploads else mirror.path
                 for name, value in values.items():
@@ -128,7 +132,7 @@ def _staged(mirror: Mirror) -> Iterator[Path]:
         if has_claim(mirror.path):
             say(f"nothing was uploaded to {mirror.url}; the unfinished output is in {mirror.folder}")
         raise
-    if os.environ.get("RANK", "0") == "0":
+    if launch().rank == 0:
         with locked(mirror.folder, wait=True):
             _upload(mirror)
 

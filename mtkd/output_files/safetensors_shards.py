@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mtkd.output_files.sharded_output import Footer
-
-_LARGEST_HEADER = 1 << 24
+from tasks.common.reading import not_regular
 
 
 class SafetensorsFormat:
@@ -39,10 +39,15 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a safetensors file.
+        ValueError: the file is not a safetensors file, or its header does not describe its content.
     """
+    if problem := not_regular(path):
+        raise ValueError(f"it {problem}")
+    try:
+        with safe_open(path, "np"):  # checks the header
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"it is not a safetensors file ({error})") from error
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        if size > _LARGEST_HEADER:
-            raise ValueError("no safetensors header")
         return json.loads(file.read(size)), 8 + size

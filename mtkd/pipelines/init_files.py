@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.common.records import as_toml
 from tasks.task import Task
 
 _TOKENS_PER_WORD, _SPECIAL = 1.4, 4
@@ -92,9 +92,9 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
     return "\n".join(
         [
             "# Written by `mtkd init`; docs/add-a-task.md describes the format.",
-            *(f"{key} = {_toml(value)}" for key, value in values.items()),
+            *(f"{key} = {as_toml(value)}" for key, value in values.items()),
             "\n[files]",
-            *(f"{split} = {_toml(file)}" for split, file in files.items()),
+            *(f"{split} = {as_toml(file)}" for split, file in files.items()),
             "",
         ]
     )
@@ -103,10 +103,10 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
 def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str]) -> str:
     """The pipeline; `unlabelled`: files of rows without labels, relative to it."""
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
-    option = f"unlabelled = {{ {_toml(task.name)} = {_toml(files)} }}"
+    option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
     text = _PIPELINE.format(
         pipeline="pipeline.toml",
-        task_file=_toml(f"{task.name}.toml"),
+        task_file=as_toml(f"{task.name}.toml"),
         length=_max_length(task, train),
         unlabelled=option if unlabelled else f"# {option}  # text without labels helps most",
     )
@@ -125,8 +125,3 @@ def _max_length(task: Task, train: pa.Table) -> int:
     tokens = float(np.nanpercentile(word_counts, 95)) * _TOKENS_PER_WORD + _SPECIAL
     shortest, longest = _SPAN_LENGTHS if task.type.predicts_spans else _LENGTHS
     return min(longest, max(shortest, 16 * math.ceil(tokens / 16)))
-
-
-def _toml(value: Any) -> str:
-    """A text, or a list of texts or numbers, in TOML."""
-    return json.dumps(value, ensure_ascii=False)

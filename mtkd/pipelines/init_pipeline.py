@@ -21,7 +21,7 @@ from tasks.checks.data_quality import labels_alike
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, counted
-from tasks.common.files import atomic_path, locked
+from tasks.common.files import atomic_path, check_output_file, locked
 from tasks.data.loading import require_valid
 from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
@@ -34,6 +34,7 @@ from tasks.task_names import GROUPS
 from tasks.task_types.labels import label_texts
 
 PIPELINE = "pipeline.toml"
+WRITER = "mtkd init"  # named in every file that it writes
 _MOST_VALIDATION = 5000  # texts that are split off
 
 
@@ -220,10 +221,10 @@ def _write(
     def path_of_split(split: str, part: Part) -> str:
         """The file of a split, relative to `out` if it is in or beside it."""
         if part.path is not None:
-            near = os.path.relpath(part.path.resolve(), out.resolve())
+            near = os.path.relpath(part.path.resolve(), os.path.realpath(out))
             return near if near.count("..") < 2 else str(part.path.resolve())
         sink = pa.BufferOutputStream()
-        pq.write_table(part.raw.table, sink)
+        pq.write_table(part.raw.table.replace_schema_metadata({"written by": WRITER}), sink)
         contents[out / f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 
@@ -232,20 +233,14 @@ def _write(
         path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)
     ]
     task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
-    if overwritten_inputs := [path for path in contents if path.resolve() in inputs]:
+    if overwritten_inputs := [p for p in contents if Path(os.path.realpath(p)) in inputs]:
         raise UserError(
             f"{overwritten_inputs[0]} would be overwritten with some of its own rows",
             hint="choose another directory with `out`",
         )
     contents[task_file] = task_text(task, files).encode()
     contents[pipeline] = pipeline_text(task, splits["train"].raw.table, unlabelled_files).encode()
-    # A file with this content is from the same call, which was killed.
-    replaced_files = [path for path, raw in contents.items() if path.exists() and path.read_bytes() != raw]
-    if replaced_files and not overwrite:
-        raise UserError(
-            f"{', '.join(map(str, replaced_files))} would be replaced",
-            hint="choose another directory with `out`, or replace them with `overwrite=True`",
-        )
+    _refuse_replacing(contents, overwrite)
     with locked(out):
         for path, raw in contents.items():
             with atomic_path(path) as temporary:
@@ -254,3 +249,22 @@ def _write(
     if texts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)
     return InitResult(task, pipeline, task_file, rows, tuple(notes))
+
+
+def _refuse_replacing(contents: Mapping[Path, bytes], overwrite: bool) -> None:
+    """Check that the files to be written replace none, or with `overwrite` only those of an earlier call."""
+    for path in contents:
+        check_output_file(path)
+    # A file with this content is from the same call, which was killed.
+    before = {path: path.read_bytes() for path in contents if path.exists()}
+    replaced = [path for path, raw in before.items() if raw != contents[path]]
+    if replaced and not overwrite:
+        raise UserError(
+            f"{', '.join(map(str, replaced))} would be replaced",
+            hint="choose another directory with `out`, or replace them with `overwrite=True`",
+        )
+    if foreign := [path for path in replaced if WRITER.encode() not in before[path]]:
+        raise UserError(
+            f"{foreign[0]} would be replaced, and is not a file that {WRITER} wrote",
+            hint="choose another directory with `out`",
+        )

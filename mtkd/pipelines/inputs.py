@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.common.errors import UserError, did_you_mean
@@ -38,6 +40,33 @@ def input_files(step: Step) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
+def check_outputs(steps: Iterable[Step]) -> None:
+    """Check that no step writes where another one does.
+
+    Raises:
+        UserError: the output of a step is that of another one, or contains it.
+    """
+    writers: dict[Path, Step] = {}
+    for step in steps:
+        other = writers.setdefault(Path(os.path.realpath(step.out)), step)
+        if other is not step:
+            raise UserError(f"step {step.name!r}: it writes {step.out}, as the step {other.name!r} does")
+    for place, step in writers.items():
+        if outer := next((writers[folder] for folder in place.parents if folder in writers), None):
+            raise UserError(
+                f"step {step.name!r}: {step.out} lies inside {outer.out}, that of the step {outer.name!r}"
+            )
+
+
+def check_output(step: Step, pipeline: Path) -> None:
+    """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
+    folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file, so that {step.out} cannot be written")
+    inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
+    refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
+
+
 def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
     if key in _WRITTEN or (key == "model" and str(value).startswith("http")):  # an endpoint
         return []
@@ -52,6 +81,8 @@ def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
         open_data(texts)
         roots = [Path(text) for text in texts if text not in ("pocket", "hub")]
         return [path for root in roots for path in _data_files(root, _tasks(step))]
+    if key == "grid":
+        return [Path(text) for text in texts if text.endswith(".toml")]
     if key == "unlabelled":
         return [path for text in texts for path in _unlabelled(text)]
     param = parameters(find_command(step.command))[key]

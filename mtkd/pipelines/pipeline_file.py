@@ -14,6 +14,7 @@ from mtkd.jobs.grid.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
 from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
 
@@ -34,7 +35,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
-_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]+)")  # @NAME, TASK=@NAME and @NAME,@NAME
+_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]*)")  # @NAME, TASK=@NAME and @NAME,@NAME
 
 
 def shipped() -> list[str]:
@@ -59,9 +60,10 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
         raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
         return parse_toml(raw, str(file)), Path()
     inside = path / "pipeline.toml"
-    near = f" (did you mean {str(inside)!r}?)" if inside.is_file() else did_you_mean_path(path)
+    near = f" (did you mean {str(inside)!r}?)" if inside.is_file() else ""
+    problem = f"{file} {found}, not a pipeline" if (found := not_regular(path)) else ""
     raise UserError(
-        f"there is no pipeline {str(file)!r}{near}",
+        (problem or f"there is no pipeline {str(file)!r}") + (near or did_you_mean_path(path)),
         expected=f"a TOML file, or one of {', '.join(shipped())}",
         hint="`mtkd init DATA` writes one for your data (see docs/pipelines.md)",
     )
@@ -83,8 +85,10 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     for key in values:
         if key not in _TYPES:
             raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
+        if values[key] == []:
+            raise UserError(f"the pipeline: {key} is an empty list", expected="one or more")
         check_value(values[key], _TYPES[key], f"the pipeline: {key}")
-    out = str(values.get("out", f"runs/{name}"))
+    out = output_directory(values, name)
     tables = values.get("steps")
     if not tables or not isinstance(tables, dict):
         raise UserError("the pipeline has no steps", expected="tables such as [steps.teacher]")
@@ -94,6 +98,11 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
         with naming_step(step_name):
             steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
     return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
+
+
+def output_directory(values: Mapping[str, Any], name: str) -> str:
+    """The directory in which a pipeline keeps its record, and its steps write by default."""
+    return str(values.get("out", f"runs/{name}"))
 
 
 def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:
@@ -185,10 +194,22 @@ def _settings(command: str, common: Mapping[str, Any], own_settings: Any) -> dic
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _dotted(value, f"{prefix}{key}.")
-        else:
+        elif _is_plain(value):
             yield f"{prefix}{key}", value
+        else:
+            raise UserError(
+                f"set.{prefix}{key} = {brief(value)} is not valid",
+                expected="text, a number, true, false, or a list of these",
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value of TOML can be that of a setting, which is written as `--set` takes it."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float | None)
 
 
 def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
@@ -220,6 +241,8 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
 def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
     """The steps that `NAME`, or `NAME/FILE` in its output, refers to, and the path."""
     parts = reference.split("/")
+    if ".." in parts:
+        raise UserError(f"@{reference} leads out of the output of a step", expected="@NAME or @NAME/FILE")
     for count in range(len(parts), 0, -1):
         head, rest = "/".join(parts[:count]), parts[count:]
         if head in steps:
@@ -232,16 +255,16 @@ def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
 def _ordered(steps: Mapping[str, Step]) -> list[Step]:
     """The steps in the order of the file, each after those that it needs."""
     ordered: dict[str, Step] = {}
-
-    def add(name: str, needed_by: tuple[str, ...]) -> None:
-        if name in needed_by:
-            cycle = (*needed_by[needed_by.index(name) :], name)
-            raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
-        if name not in ordered:
-            for needed in steps[name].needs:
-                add(needed, (*needed_by, name))
-            ordered[name] = steps[name]
-
-    for name in steps:
-        add(name, ())
+    for first in steps:
+        path = [first]  # each step is needed by the one before it
+        while path:
+            name = path[-1]
+            needed = next((other for other in steps[name].needs if other not in ordered), None)
+            if needed is None:
+                ordered[name] = steps[path.pop()]
+            elif needed in path:
+                cycle = (*path[path.index(needed) :], needed)
+                raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
+            else:
+                path.append(needed)
     return list(ordered.values())

@@ -17,9 +17,10 @@ from mtkd.jobs.grid.grid_jobs import total_of_stages
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
-from mtkd.pipelines.inputs import Digests, input_files
-from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
+from mtkd.pipelines.inputs import Digests, check_output, check_outputs, input_files
+from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directory, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
+from mtkd.recipes import assign_setting
 from mtkd.training.run_directory import RUN_FILE
 from tasks.common.errors import UserError
 from tasks.common.files import locked, write_json
@@ -92,13 +93,21 @@ def run_pipeline(
     values, folder = read_pipeline(file)
     with contextlib.chdir(folder):
         steps, out = load_steps(values, settings or {}, Path(file).stem)
-        runner = _Runner(steps, out, overwrite)
+        runner = _Runner(steps, out, overwrite, Path(file).name)
         if dry_run or estimate:
             return runner.plan(estimate)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
         with locked(out):
             return runner.run()
+
+
+def record_file(file: str | Path, settings: Mapping[str, Any]) -> Path:
+    """Where a pipeline with these settings records the steps that have run."""
+    values, folder = read_pipeline(file)
+    for key, value in settings.items():
+        assign_setting(values, key, value)
+    return folder / output_directory(values, Path(file).stem) / RECORD_FILE
 
 
 class _StepRecord(TypedDict):
@@ -124,7 +133,7 @@ class _Recorded(Record):
 class _Runner:
     """The steps of a pipeline, and the record of those that have run."""
 
-    def __init__(self, steps: list[Step], out: Path, overwrite: bool):
+    def __init__(self, steps: list[Step], out: Path, overwrite: bool, pipeline: str):
         self.steps = {step.name: step for step in steps}
         self.file, self.overwrite = out / RECORD_FILE, overwrite
         hint = "run all steps again with `overwrite=True`"
@@ -132,15 +141,13 @@ class _Runner:
         self.records: dict[str, Any] = dict(recorded.steps)
         self.digests = Digests({path: list(record) for path, record in recorded.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
-        outputs: dict[str, str] = {}
         for step in steps:
             with naming_step(step.name):
-                if same_output := outputs.get(step.out):
-                    raise UserError(f"it writes {step.out}, as the step {same_output!r} does")
                 check_step(step)
+                check_output(step, Path(pipeline))
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
-            outputs[step.out] = step.name
+        check_outputs(steps)
 
     def plan(self, estimate: bool) -> list[StepResult]:
         """What would run."""

@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from mtkd.api.training_request import SHORTHANDS, load_recipe
+from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
+from mtkd.grids import load_grid
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
-from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
@@ -128,6 +130,8 @@ def check_step(step: Step) -> dict[str, Any]:
         UserError: an option is missing or its value is invalid, or a setting is.
     """
     command = find_command(step.command)
+    if wrong := [word for word in step.words(steps=1) if "\0" in word]:
+        raise UserError(f"{brief(wrong[0])} contains a NUL character", expected="text without it")
     try:
         params = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
     except click.ClickException as error:
@@ -136,6 +140,9 @@ def check_step(step: Step) -> dict[str, Any]:
         found = usage_error(error)
         hint = f"`mtkd {step.command} --help`"
         raise UserError(found.problem, expected=found.expected, hint=hint) from error
+    check_json_target(command, params)
+    if step.command == "compare":
+        load_grid(params["grid"], {}, {}, params["without"])
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
         shorthands = {name: params.get(name) for name in SHORTHANDS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.settings import COMMANDS
+from tasks.common.records import as_toml
 
 # The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
@@ -200,15 +200,7 @@ def written(value: Any) -> str:
     """A value as `--set` takes it."""
     if value is inspect.Parameter.empty:
         return ""
-    return "none" if value is None else value if isinstance(value, str) else _toml(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
+    return "none" if value is None else value if isinstance(value, str) else as_toml(value)
 
 
 def _paragraph(model: type[BaseModel]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.progress import Advance, progress, say
+from tasks.common.reading import require_file
 
 LOG_STEPS = 20
 
@@ -182,6 +183,8 @@ class JsonLinesLog(MetricLog):
 
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         """Open the file."""
+        if self._path.exists():
+            require_file(self._path)  # a named pipe would be waited for
         self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_train_end)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

@@ -12,8 +12,9 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
 
 from mtkd.device import find_device
-from mtkd.output_files.distributed import disable_ram_efficient_loading
+from mtkd.output_files.distributed import disable_ram_efficient_loading, launch_errors
 from tasks.common.errors import UserError
+from tasks.common.launcher import check_launch, launch
 
 Number = TypeVar("Number", int, float)
 Result = TypeVar("Result")
@@ -32,7 +33,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         UserError: the device does not exist, several processes would share it, this process has already
             used another device, or accelerate was told to shard the model in a way that is not supported.
     """
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    several = launch().count > 1
     _check_launcher(several)
     disable_ram_efficient_loading()
     chosen = None if device is None else find_device(device)
@@ -43,7 +44,8 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         )
     # Accelerate does not find out by itself that several processes run on a CPU.
     cpu = several and not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
-    with _environment(chosen):
+    check_launch()
+    with _environment(chosen), launch_errors():
         accelerator = Accelerator(
             cpu=cpu,
             mixed_precision="no",

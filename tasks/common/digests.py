@@ -6,6 +6,7 @@ They detect damage, not forgery: whoever changes a file can change its digest.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:
 
 def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequence[str]:
     """The files that are missing or have changed; see `check_digests`."""
-    if not (directory / DIGESTS).is_file():
+    if not os.path.lexists(directory / DIGESTS):
         return []
     files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
     if not isinstance(files, dict) or not all(map(is_plain_path, files)):

@@ -78,8 +78,20 @@ def did_you_mean_path(path: Path) -> str:
         beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
     except OSError:  # no such directory, or one that cannot be read
         return ""
-    near = difflib.get_close_matches(path.name, beside, n=1)
+    near = difflib.get_close_matches(path.name, [name for name in beside if name != path.name], n=1)
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
+
+
+def reason_of(error: Exception) -> str:
+    """The reason that an error gives, in one line; many errors of other packages give hardly any."""
+    text = str(error).strip().split("\n")[0]
+    if isinstance(error, KeyError):
+        return f"{text} is missing or unknown"
+    if isinstance(error, TypeError | AttributeError):
+        return f"a value is of the wrong type ({text})"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for its sizes"
+    return text or f"it is damaged ({type(error).__name__})"
 
 
 def a_type(value: object) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.common.errors import UserError
+from tasks.common.reading import is_link_to_itself, not_regular
 from tasks.common.urls import as_url, url_of
 
 LOCK = ".mtkd.lock"  # in every directory that a command writes
@@ -83,10 +84,8 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
     Raises:
         UserError: the disk is full or the path cannot be written.
     """
-    _refuse_url(path)
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is not a regular file and cannot be replaced", hint="name a file")
-    path = path.resolve()  # replace the target of a link, not the link
+    check_output_file(path)
+    path = Path(os.path.realpath(path))  # replace the target of a link, not the link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if alone:
@@ -101,6 +100,18 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
         finally:
             os.close(handle)
             temporary.unlink(missing_ok=True)
+
+
+def check_output_file(path: Path) -> None:
+    """Check that a file could be created or replaced.
+
+    Raises:
+        UserError: the path is that of a URL, or of anything but a regular file, such as a directory.
+    """
+    _refuse_url(path)
+    with disk_errors(path):
+        if (path.exists() or is_link_to_itself(path)) and (problem := not_regular(path)):
+            raise UserError(f"{path} {problem} and cannot be replaced", hint="name a file")
 
 
 def _hold(handle: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.common.errors import UserError, counted, shorten
+from tasks.common.errors import UserError, counted, reason_of, shorten
 
 Loaded = TypeVar("Loaded")
 DEFAULT_ENCODER = "minilm"
@@ -60,7 +60,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
             raise _not_loaded(what, name, error) from error
-    _refuse_path(what, name)
+    refuse_path(what, name)
     _require_hub(what, name)
     try:
         return load(name, local_files_only=False)
@@ -147,14 +147,13 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
             f"{name} is not a model, but the directory of {counted(len(models), 'other')}",
             expected=shorten(models),
         )
-    reason = str(error).strip().split("\n")[0]
     return UserError(
-        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",
+        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason_of(error)}",
         expected=_expected(what),
     )
 
 
-def _refuse_path(what: str, name: str) -> None:
+def refuse_path(what: str, name: str) -> None:
     """Raise UserError for the path of a directory that does not exist, which cannot be a name on the hub.
 
     `owner/model` is a path if the directory `owner` exists.

@@ -6,12 +6,12 @@ Of the processes that a launcher such as torchrun started, only the first one pr
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 from tasks.common.errors import plain
+from tasks.common.launcher import launch
 
 Advance = Callable[..., None]
 
@@ -27,7 +27,7 @@ def set_quiet(quiet: bool) -> None:
 
 def is_quiet() -> bool:
     """Whether progress output is off."""
-    return _quiet or (int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0")
+    return _quiet or launch().rank > 0
 
 
 def say(text: str) -> None:

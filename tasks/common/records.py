@@ -23,8 +23,9 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tasks.common.errors import UserError, brief, did_you_mean_path
+from tasks.common.errors import UserError, brief
 from tasks.common.files import write_json
+from tasks.common.reading import read_small_file
 from tasks.common.urls import with_urls
 
 MOST = 2**53  # integers that any JSON reader keeps exactly
@@ -72,7 +73,7 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
         UserError: the file is missing, not JSON, of a newer format, or not of this kind; it names the file,
             key and value.
     """
-    raw = _read(path)
+    raw = read_small_file(path)
     if newest is not None:
         version = _checked(raw, dict[str, Any], str(path), hint).get("format")
         if isinstance(version, int) and version > newest:
@@ -92,7 +93,7 @@ def write_record(path: Path, values: Mapping[str, Any]) -> None:
 
 def has_check(path: Path) -> bool:
     """Whether a file was written by `write_record`."""
-    return f'"{CHECK}"'.encode() in path.read_bytes()
+    return f'"{CHECK}"'.encode() in read_small_file(path)
 
 
 def _digest(values: Any) -> str:
@@ -145,7 +146,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read or is not TOML.
     """
-    return parse_toml(_read(path), str(path))
+    return parse_toml(read_small_file(path), str(path))
 
 
 def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
@@ -164,6 +165,23 @@ def plain_toml(text: str) -> dict[str, Any]:
         return values
     except RecursionError as error:
         raise ValueError("too many tables or lists inside each other") from error
+
+
+def as_toml(value: Any) -> str:
+    """A value as TOML writes it on one line; None, for which TOML has no form, is the text "none"."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping) and value:
+        pairs = (f"{as_toml(str(key))} = {as_toml(part)}" for key, part in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        return "{}"
+    text = "none" if value is None else str(value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _refuse_long(value: Any) -> None:
@@ -191,15 +209,6 @@ def explained(error: ValidationError, where: str, hint: str | None = None) -> Us
         expected=expected,
         hint=hint,
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}{did_you_mean_path(path)}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _checked(raw: bytes, kind: type[Read], where: str, hint: str | None) -> Read:

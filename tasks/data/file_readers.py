@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from tasks.common.errors import UserError, unknown
+from tasks.common.reading import require_file
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table
 from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
 
@@ -157,7 +158,7 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
         UserError: a file is not parquet, or the shards have different columns.
     """
     try:
-        tables = [pq.read_table(path, partitioning=None) for path in paths]
+        tables = [pq.read_table(require_file(path), partitioning=None) for path in paths]
         check_header(label, tables[0].column_names)
         return RawTable(pa.concat_tables(tables).replace_schema_metadata(None), label)
     except (pa.ArrowException, OSError) as error:
@@ -166,7 +167,7 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """A parquet file for `iter_batches`; by default, pyarrow would keep all that it has read so far."""
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
+    return pq.ParquetFile(require_file(path), pre_buffer=False, buffer_size=1 << 16)
 
 
 def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:

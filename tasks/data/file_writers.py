@@ -50,6 +50,8 @@ def open_writer(out: Path, suffix: str) -> Iterator[Write]:
     }
     write = writers.get(suffix, _jsonl)
     if out == STANDARD:
+        if sys.stdout is None:
+            raise UserError("standard output is closed", expected="an open one, or a file")
         with write(sys.stdout.buffer) as part:
             yield part
             sys.stdout.buffer.flush()

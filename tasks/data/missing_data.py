@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tasks.common.errors import UserError
+from tasks.common.reading import not_regular
 from tasks.task import Task
 
 _USUAL_NAMES = {"val": "validation", "dev": "validation", "eval": "validation", "training": "train"}
@@ -36,7 +37,14 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     beside = [Path(other).parent for other in task.files.values() if Path(other).is_absolute()]
     directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
     names = [entry.name for directory in directories if directory.is_dir() for entry in directory.iterdir()]
-    near = difflib.get_close_matches(file.name, names, n=1)
+    near = difflib.get_close_matches(file.name, [name for name in names if name != file.name], n=1)
+    problems = (not_regular(directory / file.name) for directory in directories)
+    if problem := next(filter(None, problems), None):
+        return UserError(
+            f"the file {str(file)!r} of {task.name}/{split} {problem}",
+            expected="a file of rows",
+            hint="correct its name under [files] in the task file",
+        )
     also = f" or under {' or '.join(map(str, folders))}" if folders else ""
     return UserError(
         f"the file {str(file)!r} of {task.name}/{split} does not exist"

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from tasks.common.errors import UserError, brief, unknown
+from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
 from tasks.data.file_readers import open_parquet
 from tasks.data.raw_table import check_header
@@ -53,6 +54,8 @@ class TextFiles:
         Raises:
             UserError: nothing exists there, the format is not supported, or a parquet file lacks the column.
         """
+        if not path.is_dir() and (problem := not_regular(path)):
+            raise UserError(f"{path} {problem}", expected=f"text as {', '.join(_FORMATS)}")
         if not path.exists():
             raise UserError(f"no such file or directory: {path}", expected=f"text as {', '.join(_FORMATS)}")
         paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _readable(p))

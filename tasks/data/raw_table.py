@@ -7,6 +7,7 @@ so that all of them can be reported at once.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError
+from tasks.common.reading import require_file
 
 Level = Literal["error", "warning"]
 
@@ -75,7 +77,7 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
         UserError: the file cannot be read.
     """
     try:
-        raw = path.read_bytes()
+        raw = require_file(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -134,7 +136,7 @@ def is_text(value: Any) -> bool:
 
 
 def check_header(path: Path | str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
 

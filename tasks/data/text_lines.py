@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import MtkdWarning, UserError
+from tasks.common.reading import require_file
 from tasks.data.raw_table import UnreadableLine
 
 STANDARD = Path("-")  # standard input, or output
@@ -36,9 +37,12 @@ def opened(path: Path) -> Iterator[Any]:
     """
     try:
         if path == STANDARD:
+            if sys.stdin is None:
+                raise UserError("standard input is closed", expected="rows on it, or a file")
             source = sys.stdin.buffer
             yield source if hasattr(source, "peek") else io.BufferedReader(source)  # type: ignore[type-var]
         else:
+            require_file(path)
             with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as handle:
                 yield handle
     except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
@@ -132,7 +136,10 @@ def delimiter_of(header: str, columns: Sequence[str]) -> str:
     """
 
     def columns_found(delimiter: str) -> tuple[int, int]:
-        names = next(csv.reader([header], delimiter=delimiter), [])
+        try:
+            names = next(csv.reader([header], delimiter=delimiter), [])
+        except csv.Error:  # without a delimiter, the line is one field, which may be too long
+            names = []
         return len(set(names) & set(columns)), len(names)
 
     return max(",;\t|", key=columns_found)

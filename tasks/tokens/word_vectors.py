@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.common.errors import UserError
+from tasks.common.reading import require_file
 from tasks.data.text_lines import bounded
 
 _EXPECTED = (
@@ -37,7 +38,7 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
     values = bytearray()
     size = 0
     try:
-        with open(path, "rb") as raw:
+        with open(require_file(Path(path)), "rb") as raw:
             opened = gzip.open if raw.read(2) == _GZIP else open
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(bounded(lines, str(path)), 1):

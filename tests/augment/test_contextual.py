@@ -276,7 +276,7 @@ def test_the_command_writes_a_corpus(mtkd: Callable, masked_lm: Path, tmp_path: 
     [
         (("--p", 1), ("p = 1.0",)),
         (("--model", "minilm"), ("'minilm' has no masked-LM head", "cls.predictions", "hint:")),
-        (("--vectors", "nowhere.txt"), ("nowhere.txt: No such file",)),
+        (("--vectors", "nowhere.txt"), ("no such file: nowhere.txt",)),
         (("--device", "cuda:99"), ("cannot run on the device",)),
     ],
 )

@@ -165,3 +165,23 @@ def test_a_first_line_that_is_a_row_is_refused(columns: dict[str, Any]) -> None:
         guess_task(table(**columns), "rows")
     label = list(columns)[1]
     assert guess_task(table(**columns), "rows", label=label).label == label, "it was named"
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (["a", "b"], "span"),
+        ([["a"], ["b"]], "span"),
+        ([["a"], ["b"]], "regress"),
+        ([["a"], ["b"]], "classify"),
+        ([{"text": ["a"], "answer_start": [0]}], "multilabel"),
+    ],
+)
+def test_labels_that_the_given_kind_cannot_have(labels: list[Any], kind: str) -> None:
+    with pytest.raises(UserError, match=rf"'label' of rows holds .*, not the labels of kind {kind}"):
+        guess_task(table(text=TEXTS, label=labels), "rows", label="label", kind=kind)
+
+
+def test_an_empty_name_is_no_column() -> None:
+    with pytest.raises(UserError, match="unknown column of rows: ''"):
+        guess_task(table(text=TEXTS, label=["a", "b"]), "rows", label="")

@@ -7,6 +7,7 @@ import string
 from pathlib import Path
 
 from tasks.common.errors import UserError
+from tasks.common.reading import read_small_file
 
 DEFAULT_TEMPLATE = """\
 Text:
@@ -52,11 +53,10 @@ def read_template(file: str | None) -> str:
     if file is None:
         return DEFAULT_TEMPLATE
     try:
-        with open(Path(file), encoding="utf-8") as handle:
-            template = handle.read(_LONGEST_TEMPLATE + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise UserError(f"cannot read the prompt template {file}: {reason}") from error
+        raw = read_small_file(Path(file), 4 * _LONGEST_TEMPLATE)
+        template = raw.decode().replace("\r\n", "\n").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read the prompt template {file}: it is not text in UTF-8") from error
     expected = f"at most {_LONGEST_TEMPLATE:,} characters with {{context}}, and {{answer}} or not"
     try:
         parts = list(string.Formatter().parse(template))

@@ -7,6 +7,7 @@ order. Only the search for repeated questions reads the whole corpus, in every p
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -135,7 +136,7 @@ def filter_corpus(
             is being written by another process, or no question was kept (`out` is then left empty).
     """
     manifest = open_questions(job.corpus)
-    if out.resolve() == job.corpus.resolve():
+    if os.path.realpath(out) == os.path.realpath(job.corpus):
         raise UserError(f"{out} is the corpus itself", hint="name another directory with `out`")
     checked = _check_texts(job, manifest)
     key = _key(job, manifest, answerer.digest)
@@ -170,8 +171,8 @@ def filter_corpus(
             elif missing or not (out / MANIFEST).is_file():
                 _finish(job, manifest, answerer, output, written, tallies)
         ranks.wait()
-    if tally.rows == 0:
-        raise _nothing_left(tally)
+        if tally.rows == 0:
+            raise _nothing_left(tally)
     return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))
 
 

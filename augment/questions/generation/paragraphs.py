@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def open_paragraphs(spec: str, column: str, title: str, split: str = "train") ->
     """
     if spec.startswith(HUB):
         return _of_hub(spec.removeprefix(HUB), column, title, split)
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     return _of_files(TextFiles.open(path, column), path, title)
 
 

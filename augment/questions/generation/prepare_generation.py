@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
 _PRECISIONS = ("fp32", "bf16")
+_MOST_OUTPUT = 1024  # tokens of a question
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -132,6 +133,11 @@ def prepare_generation(
         augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
     else:
         _refuse(config, _OF_ENDPOINTS, "a T5")
+        if (config.max_output or 0) > _MOST_OUTPUT:
+            raise UserError(
+                f"`max_output={config.max_output}` is more than a question has",
+                expected=f"up to {_MOST_OUTPUT:,} tokens",
+            )
         from augment.questions.generation.prepare_t5 import PreparedT5
 
         t5 = PreparedT5.load(config)

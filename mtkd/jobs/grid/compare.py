@@ -24,6 +24,7 @@ from mtkd.grids import Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, within_constant
+from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
@@ -64,6 +65,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     Raises:
         UserError: an input that a cell needs is missing.
     """
+    check_paths(grid, inputs)
     planned = plan_runs(grid, inputs)
     for job in dict.fromkeys(job for run in planned for job in run.jobs):
         job.require_same_command()

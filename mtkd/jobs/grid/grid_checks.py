@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, did_you_mean_path
+from tasks.common.hub_loading import refuse_path
+from tasks.common.remote import local
+from tasks.data.corpus_reader import read_corpus_manifest
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.model_tasks import require_heads
 from tasks.task_names import resolve
@@ -33,6 +39,37 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
     _check_unlabelled(grid, inputs)
     if inputs.teacher and not (inputs.store or grid.refine):
         _check_teacher(grid, inputs.teacher)
+
+
+def check_paths(grid: Grid, inputs: GridInputs) -> None:
+    """Check that what the inputs name exists, for each entry of the tasks in place of `{task}`.
+
+    Raises:
+        UserError: a file or directory does not exist or is of another kind, or `out` is a file.
+    """
+    if os.path.lexists(inputs.out) and not inputs.out.is_dir():
+        raise UserError(f"{inputs.out} is a file", hint="name a directory with `out`")
+    if inputs.text is not None and not inputs.text.exists():
+        raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
+    for argument, value in (("teacher", inputs.teacher), ("store", inputs.store), ("corpus", inputs.corpus)):
+        for path in _of_each(argument, value, grid.specs):
+            if argument == "store":
+                read_store_manifest(Path(local(path)))
+    for name, cell in grid.cells.items():
+        corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
+        for path in _of_each("corpus", corpus, grid.specs_of(name)):
+            read_corpus_manifest(Path(local(path)))
+
+
+def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
+    """What an input names for each entry of the tasks."""
+    paths = [value.replace("{task}", spec) for spec in specs] if value else []
+    if any(set("{}") & set(path) for path in paths):
+        raise UserError(
+            f"`{argument}={value}` has another placeholder than {{task}}",
+            expected="a path or name, in which {task} stands for the task",
+        )
+    return paths
 
 
 def learns_without_labels(grid: Grid, name: str) -> bool:
@@ -71,3 +108,5 @@ def _check_teacher(grid: Grid, teacher: str) -> None:
             if is_saved_model(Path(name)):
                 heads = {task.head: task for task in read_saved(Path(name)).tasks}
                 require_heads(heads, taught_tasks, f"the teacher {name}")
+            elif not Path(name).exists():
+                refuse_path("teacher", name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
-from tasks.common.records import read_record
+from tasks.common.records import as_toml, read_record
 from tasks.common.sha256 import digest_bytes
 from tasks.common.urls import with_urls
 from tasks.task_names import resolve
@@ -149,7 +148,7 @@ def total_of_stages(run: Path, key: str) -> Any:
 
 def setting_words(values: Mapping[str, Any]) -> list[str]:
     """Settings as options of a command."""
-    return [word for key, value in values.items() for word in ("--set", f"{key}={_toml(value)}")]
+    return [word for key, value in values.items() for word in ("--set", f"{key}={as_toml(value)}")]
 
 
 def apportion(weights: Sequence[int], total: int) -> list[int]:
@@ -165,15 +164,6 @@ def apportion(weights: Sequence[int], total: int) -> list[int]:
         adjustable = [i for i in range(len(shares)) if shares[i] + step >= 1]
         shares[max(adjustable, key=lambda i: step * (exact[i] - shares[i]))] += step
     return shares
-
-
-def _toml(value: Any) -> str:
-    """A value in inline TOML."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
 
 
 def file_name(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mtkd.knowledge_store.shard_files import check_shards
 from mtkd.knowledge_store.store_manifest import StoreManifest, read_store_manifest
 from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
@@ -53,7 +54,9 @@ def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) ->
 def check_store(
     settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
 ) -> None:
-    """Check that a store has all needed outputs, and that its rows were read as this student reads them."""
+    """Check that a store has all needed outputs, that its rows were read as this student reads them, and that
+    its shards can be read.
+    """
     missing = need.missing_from(manifest.contents.offers)
     if missing:
         raise UserError(
@@ -69,3 +72,4 @@ def check_store(
             hint=f"use `student.max_length={stored_length}`, or build a store with "
             f"`student.max_length={student_length}`",
         )
+    check_shards(store, manifest)

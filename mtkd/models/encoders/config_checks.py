@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.common.errors import UserError, brief
+from tasks.common.errors import UserError, brief, reason_of
 
 # Keys of a configuration that would load code, or weights of another form than plain tensors.
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
 _ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
 _MAX_DEPTH, _MAX_NUMBER = 8, 10**9  # tables and lists inside each other; numbers
+_LABELS, _MAX_LABELS = ("num_labels", "_num_labels", "id2label", "label2id"), 100_000
 # How a transformers model returns its outputs, which mtkd decides, and the dtype of its weights.
 _OUTPUT_KEYS = (
     *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
@@ -66,6 +67,11 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
                     expected=" or ".join(_ATTENTION) if attention else "no such key",
                     hint="mtkd runs no code of models and reads no quantised weights",
                 )
+            if key in _LABELS and not _few_labels(value):
+                raise UserError(
+                    f"{where}: {key} = {brief(value)} is not allowed",
+                    expected=f"up to {_MAX_LABELS:,} labels",
+                )
             refuse_code(value, f"{where}, {key}" if isinstance(value, Mapping) else where, depth + 1)
     elif isinstance(values, list) and depth < _MAX_DEPTH:
         for value in values:
@@ -76,6 +82,13 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
         raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_MAX_NUMBER:,}")
 
 
+def _few_labels(value: Any) -> bool:
+    """Whether a number or table of labels can be built; transformers makes a name for each of a number."""
+    if isinstance(value, Mapping | list):
+        return len(value) <= _MAX_LABELS
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value <= _MAX_LABELS)
+
+
 @contextlib.contextmanager
 def configuration_errors() -> Iterator[None]:
     """Turns exceptions from transformers and torch for an unusable configuration into a UserError."""
@@ -84,7 +97,5 @@ def configuration_errors() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        raise UserError(
-            f"the configuration of the encoder cannot be used: {' '.join(reason.split())[:200]}"
-        ) from error
+        reason = " ".join(str(error).split())[:200] if isinstance(error, ValueError) else reason_of(error)
+        raise UserError(f"the configuration of the encoder cannot be used: {reason}") from error

@@ -40,6 +40,7 @@ from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, shorten
 from tasks.common.files import write_json
 from tasks.common.hub_loading import quieten
+from tasks.common.reading import require_file
 from tasks.common.records import read_record
 from tasks.tokens.batching import ModelInputs, Tokens
 
@@ -169,7 +170,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder = cls(config)
             try:
-                weights = load_file(Path(locate(name)) / "model.safetensors")
+                weights = load_file(require_file(Path(locate(name)) / "model.safetensors"))
                 missing, _ = encoder.body.load_state_dict(weights, strict=False)
             except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
                 raise UserError(

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from wrong_inputs.endpoint import endpoint_cases
 from wrong_inputs.model_files import model_cases
 from wrong_inputs.options import option_cases, setting_cases
+from wrong_inputs.outputs_over_inputs import overlap_cases
 from wrong_inputs.row_files import span_cases, table_cases
+from wrong_inputs.special_files import special_file_cases
 from wrong_inputs.texts_and_outputs import out_cases, text_cases
 from wrong_inputs.tiny_inputs import Case
 from wrong_inputs.toml_files import task_cases, toml_cases
@@ -22,6 +24,8 @@ def cases() -> Iterator[Case]:
     yield from table_cases()
     yield from span_cases()
     yield from model_cases()
+    yield from special_file_cases()
     yield from text_cases()
     yield from out_cases()
+    yield from overlap_cases()
     yield from endpoint_cases()

@@ -326,7 +326,7 @@ def test_the_main_job(
     again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
     assert again.code == 0 and "already finished" in again.err
     refused(mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite")
-    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "do not belong to a run")
+    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "the path of the corpus")
 
     fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
     assert fine.code == 0 and "learning rate" in fine.out
@@ -471,3 +471,66 @@ def test_a_directory_for_json_is_refused_before_the_work(mtkd: Callable, tmp_pat
     words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", tmp_path / "out"]
     answered = mtkd(*words, "--json", tmp_path)
     assert answered.code == 2 and "is a directory" in answered.err and not (tmp_path / "out").exists()
+
+
+def test_a_result_replaces_nothing_but_a_result(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = Path("rows.jsonl")
+    rows.write_text('{"text": "a b", "label": "x"}\n')
+    task = Path("task.toml")
+    task.write_text(
+        'name = "own"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["x", "y"]\n'
+        '[files]\ntrain = "rows.jsonl"\nvalidation = "rows.jsonl"\n'
+    )
+    Path("loop").symlink_to("loop")
+    Path("mine.txt").write_text("mine")
+    mask = (
+        "augment",
+        "mask",
+        "--data",
+        "pocket",
+        "--tasks",
+        "rte",
+        "--limit",
+        4,
+        "--out",
+        "corpus",
+        "--json",
+    )
+    for words, said in (
+        (("data", "check", "--tasks", task, "--json", rows), "would be overwritten"),
+        (("data", "check", "--tasks", task, "--json", task), "not JSON"),
+        (("init", rows, "--out", "o", "--json", rows), "would be overwritten"),
+        (("tasks", "--json", "mine.txt"), "not JSON"),
+        (("tasks", "--json", "loop"), "leads back to itself"),
+        ((*mask, "corpus"), "which the command writes itself"),
+        ((*mask, "corpus/manifest.json"), "which the command writes itself"),
+    ):
+        before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+        answered = mtkd(*words)
+        assert answered.code == 2 and said in answered.err, answered.err
+        assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+    for _ in range(2):  # also over the result of an earlier call
+        assert mtkd("tasks", "--json", "tasks.json").code == 0
+    Path("empty.json").touch()
+    assert mtkd("tasks", "--json", "empty.json").code == 0
+
+
+def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> None:
+    rows = ("--data", "pocket", "--tasks", "rte", "--out", tmp_path / "o")
+    generate = ("augment", "questions", "generate", "--text", "t.txt", "--out", tmp_path / "o")
+    deep = '{"a":' + "[" * 480 + "]" * 480 + "}"
+    for words, said in (
+        (("data", "check", "--data", "~nouser/x", "--tasks", "rte"), "'~nouser/x' does not exist"),
+        ((*generate, "--extra-body", deep), "inside each other"),
+        ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
+        (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
+        (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),
+        (("augment", "mask", *rows, "--mask-token", "x" * 101), "has 101 characters"),
+        (("augment", "run", "mask", *rows, "--set", "p="), "p: '' is not valid"),
+        (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed: 1.5 is not valid"),
+    ):
+        answered = mtkd(*words)
+        assert answered.code == 2 and said in answered.err, answered.err

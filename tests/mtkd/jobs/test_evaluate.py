@@ -303,3 +303,22 @@ def test_devices_and_learning_rates_of_training(
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused = mtkd(*teacher, "--out", tmp_path / "other")
     assert refused.code == 2 and "several processes" in refused.err
+
+
+def test_predictions_replace_nothing_but_predictions(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte", "--limit", 8)
+    mine = tmp_path / "rows/rte/validation.parquet"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for directory, said in (
+        (tmp_path / "rows", "does not hold predictions"),
+        (tiny_teacher / "predictions", "belongs to a run"),
+        (tiny_teacher, "lies inside"),
+    ):
+        answered = mtkd(*words, "--predictions", directory)
+        assert answered.code == 2 and said in answered.err, answered.err
+    assert mine.read_text() == "mine"
+    for _ in range(2):
+        assert mtkd(*words, "--predictions", tmp_path / "predictions").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -137,3 +138,12 @@ def test_a_teacher_without_layers_is_refused(teacher: Path, tmp_path: Path) -> N
     MultiTaskModel(BiLSTMEncoder(config), [TASKS["sst2"]], tokeniser, ModelInfo(16, 0)).save(tmp_path / "x")
     with pytest.raises(UserError, match="is not a Transformer"):
         library.suggest_students(tmp_path / "x", **SMALL)
+
+
+def test_students_that_find_no_answers_are_left_out(
+    timed: None, teacher: Path, mtkd: Callable[..., Any]
+) -> None:
+    sizes = ["--seq-len", 8, "--batch", 2, "--rounds", 1, "--threads", 1]
+    answered = mtkd("suggest", "--teacher", teacher.parent / "encoder", "--tasks", "squad_v2", *sizes)
+    assert answered.code == 0 and "layers" in answered.out, answered.err
+    assert not {"static", "BiLSTM"} & set(re.findall(r"^\w+", answered.out, re.MULTILINE))

@@ -13,6 +13,7 @@ from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd_flow
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import layer_pairs, named_map_pairs
+from mtkd.losses.logits import Labels
 from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
@@ -314,3 +315,8 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
     assert TermInput(RTE, BATCH, student, None, num_items=3).progress == 0.0
+
+
+def test_names_of_ready_made_terms_are_checked() -> None:
+    with pytest.raises(UserError, match="'forward' is not valid"):
+        build_objective({"forward": Labels()}, STUDENT, None, [RTE])

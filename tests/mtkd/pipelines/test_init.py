@@ -188,8 +188,11 @@ def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(mtkd.UserError, match=r"pipeline\.toml would be replaced"):
         mtkd.init_pipeline(data, out=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.csv", "pipeline.toml"}
-    mtkd.init_pipeline(data, out=tmp_path, overwrite=True)
-    assert (tmp_path / "pipeline.toml").read_text() != "mine"
+    with pytest.raises(mtkd.UserError, match=r"pipeline\.toml would be replaced, and is not"):
+        mtkd.init_pipeline(data, out=tmp_path, overwrite=True)
+    (tmp_path / "pipeline.toml").unlink()
+    mtkd.init_pipeline(data, out=tmp_path)
+    mtkd.init_pipeline(data, out=tmp_path, validation_fraction=0.2, overwrite=True)
     again = tmp_path / "mine-train.parquet"
     before = again.read_bytes()
     with pytest.raises(mtkd.UserError, match="would be overwritten with some of its own rows"):

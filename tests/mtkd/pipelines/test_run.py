@@ -8,6 +8,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,12 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"data": "nowhere"}, ["step 'teacher'", "'nowhere' does not exist"]),
         ({"tasks": "rtee"}, ["unknown task 'rtee'", "'rte'"]),
         ({"tasks": "own.toml"}, ["no such file: own.toml"]),
+        ({"steps.student.out": "out"}, ["step 'teacher'", "lies inside out, that of the step"]),
+        ({"steps.teacher.out": "."}, ["step 'teacher'", "--out . contains pipeline.toml"]),
+        ({"steps.teacher.out": "pipeline.toml"}, ["step 'teacher'", "the path of the pipeline"]),
+        ({"out": "a\0b"}, ["step 'teacher'", "NUL"]),
+        ({"steps.teacher.set": {"train.lr": date(1979, 5, 27)}}, ["step 'teacher'", "set.train.lr = "]),
+        ({"steps.teacher.set": {"train.lr": {}}}, ["step 'teacher'", "set.train.lr = {} is not valid"]),
     ],
 )  # fmt: skip
 def test_mistakes_are_found_before_the_first_step(
@@ -334,6 +341,13 @@ def test_mistakes_are_found_before_the_first_step(
     for part in parts:
         assert part in as_options(str(caught.value))
     assert not commands and not (file.parent / "out").exists()
+
+
+def test_a_long_chain_of_steps_is_put_in_order() -> None:
+    step = {"command": "finetune", "task": "rte", "data": "pocket"}
+    steps = {f"s{n}": step | {"model": f"@s{n + 1}"} for n in range(1500)}
+    ordered, _ = load_steps({"steps": steps | {"s1500": step | {"model": "m"}}}, {}, "x")
+    assert [one.name for one in ordered] == [f"s{n}" for n in range(1500, -1, -1)]
 
 
 def test_an_export_is_limited_only_if_it_scores_rows() -> None:

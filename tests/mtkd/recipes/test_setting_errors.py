@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,3 +59,31 @@ def test_hints_name_functions_in_python_and_commands_on_the_command_line(
         words = ("--data", "pocket", "--tasks", "sst2", "--out", tmp_path / "run")
         refused = mtkd("distill", recipe, *words)
         assert refused.code == 2 and command in refused.err, refused.err
+
+
+@pytest.mark.parametrize("loss", [1, True, 0.5, [], {}, [{}], datetime.date(1979, 5, 27)])
+def test_a_loss_that_is_no_text(loss: Any) -> None:
+    with pytest.raises(UserError, match=r"(?s)terms\.logits\.loss = .* is not valid.*name of a loss: att"):
+        load_settings("mkd-lstm", "distill", {"terms.logits.loss": loss})
+
+
+@pytest.mark.parametrize("value", ["", {}, 1])
+def test_a_term_without_a_loss_is_a_misspelt_name(value: Any) -> None:
+    with pytest.raises(UserError) as error:
+        load_settings("mkd-lstm", "distill", {"terms.logit.weight": value})
+    assert error.value.problem == "unknown term 'logit' (did you mean 'logits'?)"
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "forward", "training", "__class__", "\x1b", "x" * 101, "a/b"])
+def test_names_that_no_term_can_have(name: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'extends = "mkd-lstm"\n[terms.{json.dumps(name)}]\nloss = "labels"\n')
+    with pytest.raises(UserError, match=r"(?s)is not a valid name in terms.*starting with a letter"):
+        load_settings(str(recipe), "distill", {})
+
+
+def test_a_stage_is_a_folder_and_its_name_stays_inside(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('extends = "mkd-lstm"\n[stages."../x"]\nterms = ["logits"]\n')
+    with pytest.raises(UserError, match=r"'\.\./x' is not a valid name in stages"):
+        load_settings(str(recipe), "distill", {})

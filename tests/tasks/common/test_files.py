@@ -65,7 +65,7 @@ def test_a_link_stays_a_link_and_a_directory_is_not_replaced(tmp_path: Path) -> 
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
     write_text(tmp_path / "link.txt", "new")
     assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real.txt").read_text() == "new"
-    with pytest.raises(UserError, match="is not a regular file"):
+    with pytest.raises(UserError, match="cannot be replaced"):
         write_text(tmp_path, "text")
 
 

@@ -80,7 +80,7 @@ def test_what_is_not_json(tmp_path: Path) -> None:
             read_record(tmp_path / "a.json", Document)
     with pytest.raises(UserError, match="no such file"):
         read_record(tmp_path / "none.json", Document)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="is a directory"):
         read_record(tmp_path, Document)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from tasks.common.errors import MtkdWarning, UserError
 from tasks.data.file_readers import read_batches, read_file, suffix_of
-from tasks.data.text_lines import delimiter_of
+from tasks.data.file_writers import open_writer
+from tasks.data.text_lines import STANDARD, delimiter_of
 
 ROWS = [("id", "text", "note"), ("1", "Müller, naïve; fine|odd", "a\tb"), ("2", "zwei\nZeilen", 'said "x"')]
 
@@ -86,3 +87,19 @@ def test_gzipped_text_is_unpacked_and_damaged_files_are_refused(tmp_path: Path) 
         None,
         None,
     ]
+
+
+def test_a_long_first_line_is_read_whatever_the_other_delimiters_say(tmp_path: Path) -> None:
+    names = ["text", "label", *(f"column{n}" for n in range(20_000))]
+    path = tmp_path / "rows.csv"
+    path.write_text(",".join(names) + "\n" + ",".join("x" for _ in names) + "\n")
+    assert read_file(path, ["text"]).table.column_names == names
+
+
+def test_closed_standard_streams_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UserError, match="standard input is closed"):
+        list(read_batches(STANDARD, ["text"], suffix=".jsonl"))
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(UserError, match="standard output is closed"), open_writer(STANDARD, ".jsonl"):
+        pass

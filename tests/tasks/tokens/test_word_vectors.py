@@ -52,7 +52,7 @@ def test_a_damaged_file_is_one_error(tmp_path: Path, content: bytes, part: str) 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere\.txt: No such file"):
+    with pytest.raises(UserError, match=r"no such file: .*nowhere\.txt"):
         read_word_vectors(tmp_path / "nowhere.txt")
-    with pytest.raises(UserError, match="Is a directory"):
+    with pytest.raises(UserError, match="is a directory"):
         read_word_vectors(tmp_path)

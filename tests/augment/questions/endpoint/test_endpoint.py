@@ -480,7 +480,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"price_in": -1.0}, "`price_in=-1.0`"),
         ({"extra_body": [1]}, "a JSON object"),
         ({"extra_body": {"messages": []}}, "'messages', which mtkd sets itself"),
-        ({"prompt_template": "NONE"}, "cannot read the prompt template"),
+        ({"prompt_template": "NONE"}, "no such file: NONE"),
     ],
 )
 def test_options_are_checked_before_anything_is_sent(

@@ -1,0 +1,72 @@
+"""Reading small files as a whole, and the check that something is a regular file before it is opened.
+
+A named pipe or a device in place of a file would otherwise be waited for, or be read without end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tasks.common.errors import UserError, did_you_mean_path
+
+MOST_BYTES = 1 << 28  # of a JSON or TOML file
+_KINDS = {
+    stat.S_IFDIR: "is a directory",
+    stat.S_IFIFO: "is a named pipe",
+    stat.S_IFCHR: "is a device",
+    stat.S_IFBLK: "is a device",
+    stat.S_IFSOCK: "is a socket",
+}
+
+
+def is_link_to_itself(path: Path) -> bool:
+    """True for a symbolic link that leads back to itself, directly or over other links."""
+    return path.is_symlink() and Path(os.path.realpath(path)).is_symlink()
+
+
+def not_regular(path: Path) -> str | None:
+    """What is at a path in place of a regular file, such as "is a directory"; None if nothing else is there.
+
+    Raises:
+        UserError: the path cannot be looked at.
+    """
+    try:
+        return _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except (FileNotFoundError, NotADirectoryError):
+        return f"is a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else None
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
+        if is_link_to_itself(path):
+            return "is a link that leads back to itself"
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+
+
+def require_file(path: Path) -> Path:
+    """The path of a regular file.
+
+    Raises:
+        UserError: there is no such file, or it is a directory, a named pipe, a device, or a link to itself.
+    """
+    if problem := not_regular(path):
+        raise UserError(f"{path} {problem}", expected="a file")
+    if not path.exists():
+        raise UserError(f"no such file: {path}{did_you_mean_path(path)}")
+    return path
+
+
+def read_small_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        UserError: as for `require_file`; or the file cannot be read, or has more than `most` bytes.
+    """
+    require_file(path)
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(most + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if len(raw) > most:
+        raise UserError(f"{path} has more than {most:,} bytes", expected="a smaller file")
+    return raw

@@ -1,0 +1,65 @@
+"""The environment variables of launchers are read in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from mtkd.output_files.distributed import launch_errors, launched
+from tasks.common.errors import UserError
+from tasks.common.launcher import Launch, check_launch, launch
+from tasks.common.progress import is_quiet
+
+_ALL = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_TWO = {
+    "WORLD_SIZE": "2",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    for name in _ALL:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in request.param.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, Launch()), ({"RANK": "1"}, Launch()), ({"WORLD_SIZE": "1"}, Launch()), (_TWO, Launch(1, 2))],
+    indirect=["environment"],
+)
+def test_the_place_of_a_process(environment: None, expected: Launch) -> None:
+    assert launch() == check_launch() == expected
+    assert is_quiet() is (expected.rank > 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"WORLD_SIZE": "x"}, "WORLD_SIZE is 'x'"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
+        ({"WORLD_SIZE": "٢"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE"),
+        ({**_TWO, "RANK": "x"}, "RANK is 'x'"),
+        ({**_TWO, "RANK": "2"}, "RANK is '2'"),
+        ({**_TWO, "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({**_TWO, "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x'"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "LOCAL_RANK and MASTER_ADDR and MASTER_PORT are not set"),
+        ({"LOCAL_RANK": "3"}, "LOCAL_RANK is set, but WORLD_SIZE is not"),
+    ],
+    indirect=["environment"],
+)
+def test_wrong_variables_are_named(environment: None, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        launched()
+
+
+def test_errors_of_accelerate_name_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "x")
+    with pytest.raises(UserError, match=r"(?s)invalid truth value.*ACCELERATE_USE_CPU"), launch_errors():
+        raise ValueError("invalid truth value x")
