@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.training_request import file_names, model_or_path, require_path
+from mtkd.api.argument_types import (
+    Dtype,
+    Engine,
+    Model,
+    Precision,
+    Recipe,
+    RecordedData,
+    Settings,
+    UnlabelledFiles,
+)
+from mtkd.api.training_request import file_names, model_or_path
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
-    from mtkd.api.model import Model
     from mtkd.jobs.knowledge_store.plan_store import StorePlan, StoreRequest
     from mtkd.knowledge_store.store_manifest import StoreManifest
 
@@ -22,23 +32,24 @@ if TYPE_CHECKING:
 STORE_INPUTS = ("data", "tasks", "teacher", "corpus", "unlabelled", "settings")
 
 
+@checked
 @remote_paths(*STORE_INPUTS, out="out", uploads=False)
 def plan_store(
-    recipe: str,
+    recipe: Recipe,
     *,
-    data: str | Path | None = None,
+    data: RecordedData | None = None,
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path = ".",
     corpus: str | Path | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    unlabelled_limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    dtype: str = "fp16",
-    precision: str = "fp32",
-    batch: int = 32,
-    budget: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: UnlabelledFiles | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    settings: Settings | None = None,
+    dtype: Dtype = "fp16",
+    precision: Precision = "fp32",
+    batch: PositiveInt = 32,
+    budget: Bytes | None = None,
 ) -> StorePlan:
     """How large a store would be and how long the teacher would take; nothing is written.
 
@@ -64,24 +75,25 @@ def plan_store(
     return job.plan_store(store_request(locals()), Path(out))
 
 
+@checked
 @remote_paths(*STORE_INPUTS, out="out")
 def build_store(
-    recipe: str,
+    recipe: Recipe,
     *,
-    data: str | Path | None = None,
+    data: RecordedData | None = None,
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path,
     corpus: str | Path | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    unlabelled_limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    dtype: str = "fp16",
-    precision: str = "fp32",
-    batch: int = 32,
-    budget: int | None = None,
-    workers: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: UnlabelledFiles | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    settings: Settings | None = None,
+    dtype: Dtype = "fp16",
+    precision: Precision = "fp32",
+    batch: PositiveInt = 32,
+    budget: Bytes | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     overwrite: bool = False,
@@ -110,11 +122,12 @@ def build_store(
     )[0]
 
 
+@checked
 @remote_paths(out="store")
 def repair_store(
     store: str | Path,
     *,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
 ) -> list[str]:
@@ -129,6 +142,7 @@ def repair_store(
     return job.repair_store(Path(store), made_by)[1]
 
 
+@checked
 @remote_paths("store")
 def store_info(store: str | Path) -> StoreManifest:
     """What a store holds: of which teacher, of which rows, how much."""
@@ -142,7 +156,6 @@ def store_request(arguments: Mapping[str, Any]) -> StoreRequest:
     from mtkd.jobs.knowledge_store.plan_store import StoreRequest
 
     names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
-    require_path("data", arguments["data"], "a store records where its rows come from")
     tasks = arguments["tasks"] if isinstance(arguments["tasks"], list | tuple) else [arguments["tasks"]]
     if unnamed := [task.name for task in tasks if isinstance(task, Task)]:
         raise UserError(

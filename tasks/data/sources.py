@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.checks.schema import fit_columns
-from tasks.common.errors import UserError, a_type, did_you_mean
+from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.remote import local, local_copy
+from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
 from tasks.data.file_readers import SplitFiles, read_batches
@@ -229,6 +230,8 @@ def open_data(spec: Any) -> DataSource:
         )
     if spec in _SOURCES:
         return _SOURCES[str(spec)]()
+    if expected := path_problem(str(spec)):
+        raise UserError(f"`data={brief(str(spec))}` is not valid", expected=expected)
     root = local_copy(url) if (url := url_of(spec)) else Path(spec).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
