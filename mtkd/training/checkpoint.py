@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
+from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, read_tensors, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.files import atomic_directory, write_json
@@ -66,8 +67,8 @@ def save_checkpoint(
     state, names = module.state_dict(), _saved_names(module)
     weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
-        save_file(weights, path / "weights.safetensors")
-        save_file(optimizer_tensors(module, optimizer), path / "optimizer.safetensors")
+        save_file(weights, path / WEIGHTS)
+        save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
         write_json(path / "position.json", asdict(position))
         write_digests(path)
     for old in _checkpoints(directory)[:-_CHECKPOINTS_KEPT]:
@@ -84,17 +85,20 @@ def restore_checkpoint(
 ) -> Position | None:
     """Restore the newest undamaged checkpoint, and remove those after it; returns None if there is none."""
     while newest := newest_checkpoint(directory):
-        if not damaged_files(newest):
+        tensors = None if damaged_files(newest) else read_tensors(newest)
+        if tensors is not None:
             break
         say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
         shutil.rmtree(newest)
-    if newest is None:
+    if newest is None or tensors is None:
         return None
-    weights = load_file(newest / "weights.safetensors")
+    weights, state = tensors
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
+    require_fit(newest, module, weights | tied, state)
+    position = read_record(newest / "position.json", Position)
     module.load_state_dict(weights | tied)
-    restore_optimizer(module, optimizer, load_file(newest / "optimizer.safetensors"))
-    return read_record(newest / "position.json", Position)
+    restore_optimizer(module, optimizer, state)
+    return position
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:
@@ -107,4 +111,4 @@ def _saved_names(module: nn.Module) -> dict[str, str]:
 def _checkpoints(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
-    return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d+", p.name))
+    return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d+", p.name) and p.is_dir())
