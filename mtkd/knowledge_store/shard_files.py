@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -15,7 +16,6 @@ from mtkd.knowledge_store.contents import Field, LogitsLayout
 from mtkd.knowledge_store.store_manifest import StoreManifest, damage_error
 from mtkd.output_files.safetensors_shards import read_header
 from mtkd.output_files.sharded_output import PlannedShard
-from tasks.common.errors import UserError
 from tasks.common.shards import ShardEntry
 from tasks.tokens.batch_stream import BLOCK, blocks_of
 
@@ -66,16 +66,14 @@ class Shard:
     """
 
     def __init__(self, path: Path):
-        header, base = read_header(path)
+        header = read_header(path)
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.views: dict[str, np.ndarray] = {}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                dtype = np.dtype(_NUMPY[entry["dtype"]])
-                count = int(np.prod(entry["shape"], dtype=np.int64))
-                flat = np.frombuffer(self._map, dtype, count, base + entry["data_offsets"][0])
-                self.views[name] = flat.reshape(entry["shape"])
+        for name, stored in header.tensors.items():
+            dtype = np.dtype(_NUMPY[stored.dtype])
+            flat = np.frombuffer(self._map, dtype, math.prod(stored.shape), stored.start)
+            self.views[name] = flat.reshape(stored.shape)
         self.offsets = {
             per: np.concatenate([[0], np.cumsum(self.views[counts], dtype=np.int64)])
             for per, counts in (("token", "tokens"), ("kept", "kept"))
@@ -85,6 +83,8 @@ class Shard:
     def check(self, fields: Iterable[Field], rows: int) -> None:
         """Check that it has these fields for so many rows; raises ValueError."""
         for field in fields:
+            if field.name not in self.views:
+                raise ValueError(f"it has no {field.name!r}")
             values = self.views[field.name]
             entries = rows if field.per == "row" else int(self.offsets[field.per][-1])
             stored = torch.empty(0, dtype=torch.int16 if field.dtype == torch.bfloat16 else field.dtype)
@@ -180,8 +180,8 @@ class ShardReader:
         try:
             opened = Shard(self._directory / shard.file)
             opened.check(self._fields[shard.task], shard.rows)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"shard {self._directory / shard.file} cannot be read: {error}") from error
+        except (OSError, ValueError) as error:
+            raise damage_error(self._directory, {shard.file: f"cannot be read: {error}"}) from error
         self._open[shard.file] = opened
         while len(self._open) > 2 and sum(self._sizes[name] for name in self._open) > _MAPPED_BYTES:
             self._open.popitem(last=False)
