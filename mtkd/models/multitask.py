@@ -17,7 +17,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_linear import use_linear
 from mtkd.models.model_card import SAVED, model_card, usage
-from mtkd.models.pretrained_weights import refuse_not_finite
+from mtkd.models.pretrained_weights import refuse_not_finite, refuse_other_types
 from mtkd.models.saved_model import (
     HEADS,
     WEIGHTS,
@@ -209,6 +209,8 @@ class MultiTaskModel(nn.Module):
             model.heads.load_state_dict(load_file(path / HEADS))
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
+        refuse_other_types(model.encoder, path / WEIGHTS, "body")
+        refuse_other_types(model.heads, path / HEADS)
         refuse_not_finite(model, str(path))
         return model.eval()
 

@@ -28,11 +28,12 @@ _SIZES = {
 }
 
 
-def build_configuration(values: Mapping[str, Any]) -> Any:
+def build_configuration(values: Mapping[str, Any], where: str = "the encoder") -> Any:
     """The configuration object of an encoder's family.
 
     Args:
         values: with `model_type`; checked by `refuse_code`.
+        where: what it is the configuration of, for messages.
 
     Raises:
         UserError: there is no such family, or a value is not allowed.
@@ -40,10 +41,10 @@ def build_configuration(values: Mapping[str, Any]) -> Any:
     from transformers import MODEL_MAPPING, AutoConfig
 
     settings = {key: value for key, value in values.items() if key not in _OUTPUT_KEYS}
-    with configuration_errors():
+    with configuration_errors(where):
         hf = AutoConfig.for_model(settings.pop("model_type"), **settings)
-        if type(hf) not in MODEL_MAPPING:
-            raise ValueError(f"{hf.model_type} is not an encoder")
+        if type(hf) not in MODEL_MAPPING or hf.sub_configs or not hasattr(hf, "vocab_size"):
+            raise ValueError(f"{hf.model_type} is not an encoder of text")
         for name, highest in _SIZES.items():
             lowest = 0 if name == "type_vocab_size" else 1
             if not lowest <= (size := getattr(hf, name, 1)) <= highest:
@@ -77,14 +78,13 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def configuration_errors() -> Iterator[None]:
+def configuration_errors(where: str = "the encoder") -> Iterator[None]:
     """Turns exceptions from transformers and torch for an unusable configuration into a UserError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        raise UserError(
-            f"the configuration of the encoder cannot be used: {' '.join(reason.split())[:200]}"
-        ) from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = f"there is no {reason}" if isinstance(error, KeyError) else reason
+        raise UserError(f"the configuration of {where} cannot be used: {reason}") from error
