@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,15 +27,14 @@ from augment.questions.generation.paragraphs import (
 )
 from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
-from tasks.common.errors import UserError, counted, unknown
+from tasks.common.arguments import PositiveInt, check_fields
+from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import MANIFEST, CorpusManifest
 from tasks.data.rows import Rows
 
 if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
-_COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
-_PRECISIONS = ("fp32", "bf16")
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -54,20 +53,20 @@ class GenerationConfig:
     text_column: str = "text"
     title_column: str = "title"
     split: str = "train"
-    per_paragraph: int = 1
+    per_paragraph: PositiveInt = 1
     beams: int = 1
     sample: bool = False
     top_p: float = 0.95
     temperature: float = 1.0
     form: str | None = None
     max_input: int | None = None
-    max_output: int | None = None
+    max_output: PositiveInt | None = None
     spacy: str | None = None
     backend: str = "native"
-    precision: str = "fp32"
-    batch: int = 32
-    shard_rows: int = 1000
-    limit: int | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch: PositiveInt = 32
+    shard_rows: PositiveInt = 1000
+    limit: PositiveInt | None = None
     seed: int = 0
     endpoint_model: str | None = None
     api_key_env: str | None = None
@@ -79,6 +78,9 @@ class GenerationConfig:
     retries: int = 5
     price_in: float | None = None
     price_out: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def asks_endpoint(self) -> bool:
@@ -93,16 +95,6 @@ class GenerationConfig:
 
 def _nothing() -> None:
     pass
-
-
-def _check(config: GenerationConfig) -> None:
-    """Raise UserError if an option that several kinds of models have is out of range."""
-    for option in _COUNTS:
-        value = getattr(config, option)
-        if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"`{option}={value!r}` is not valid", expected="1 or more")
-    if config.precision not in _PRECISIONS:
-        raise unknown("precision", config.precision, _PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -145,7 +137,6 @@ def prepare_generation(
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
-    _check(config)
     near = difflib.get_close_matches(config.model, [RULES], cutoff=0.7)
     if near and config.model != RULES and not Path(config.model).exists():
         raise UserError(
