@@ -155,8 +155,10 @@ def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]
 
 
 def _step(record: dict[str, float], file: Path) -> int:
-    """The step of a record of a log; KeyError if it has none."""
-    step = record["step"]
+    """The step of a record of a log."""
+    step = record.get("step")
+    if step is None:
+        raise UserError(f"{file}: a record lacks the key 'step'")
     if not (0 <= step <= MOST and step == int(step)):
         raise UserError(f"{file}: step = {brief(step)} is not valid", expected="a whole number of 0 or more")
     return int(step)

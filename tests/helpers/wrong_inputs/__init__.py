@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from wrong_inputs.endpoint import endpoint_cases
 from wrong_inputs.model_files import model_cases
 from wrong_inputs.options import option_cases, setting_cases
+from wrong_inputs.read_back import read_back_cases
 from wrong_inputs.row_files import span_cases, table_cases
 from wrong_inputs.texts_and_outputs import out_cases, text_cases
 from wrong_inputs.tiny_inputs import Case
@@ -22,6 +23,7 @@ def cases() -> Iterator[Case]:
     yield from table_cases()
     yield from span_cases()
     yield from model_cases()
+    yield from read_back_cases()
     yield from text_cases()
     yield from out_cases()
     yield from endpoint_cases()
