@@ -25,9 +25,6 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
     names = []
     for field in table.schema:
         binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
-        if pa.types.is_string_view(field.type):
-            index = table.schema.get_field_index(field.name)
-            table = table.set_column(index, field.name, table[field.name].cast(pa.string()))
         with contextlib.suppress(UserError):
             if not (binary or is_nested(field.type) or is_text(field.type) or field.name in named):
                 label_texts(table[field.name])

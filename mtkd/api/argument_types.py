@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+from mtkd.output_files.worker_pools import Engine as Engine
 from tasks.common.hint_checks import later
 from tasks.common.hint_words import Expected, IsPath
 
@@ -45,7 +46,7 @@ Unlabelled = Annotated[
     Mapping[str, Any], Expected('a mapping from tasks to rows or files, such as {"sst2": "more.csv"}')
 ]
 UnlabelledFiles = Annotated[
-    Mapping[str, str | Path | Sequence[Path]],
+    Mapping[str, str | Path | Sequence[str | Path]],
     Expected(
         'a mapping from tasks to files, such as {"sst2": "more.csv"}',
         "write rows in memory to a file: only names of files can be recorded",
@@ -61,5 +62,4 @@ RecordedData = Annotated[
 ]
 Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
 Precision = Literal["fp32", "bf16"]
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]
-Engine = Literal["processes", "ray"]
+Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # mtkd.knowledge_store.contents, which imports torch

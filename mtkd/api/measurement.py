@@ -51,7 +51,7 @@ def evaluate(
     data: Any = None,
     tasks: TaskSpec | None = None,
     *,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     split: str | None = None,
     limit: PositiveInt | None = None,
     batch: PositiveInt = 64,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.argument_types import Device, UnlabelledFiles
+from mtkd.api.argument_types import Device, Unlabelled
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import PositiveFloat, PositiveInt, Threads, checked
 from tasks.common.hub_loading import DEFAULT_ENCODER
@@ -25,7 +25,7 @@ def suggest_students(
     int8: bool = False,
     data: Any = None,
     tasks: TaskSpec | None = None,
-    unlabelled: UnlabelledFiles | None = None,
+    unlabelled: Unlabelled | None = None,
     seq_len: PositiveInt = 128,
     batch: PositiveInt = 16,
     rounds: PositiveInt = 5,

@@ -100,7 +100,7 @@ def distill(
     data: Any = None,
     tasks: TaskSpec | None = None,
     teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
     student: Model | MultiTaskModel | Module | None = None,
     losses: Losses | None = None,

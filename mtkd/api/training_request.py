@@ -108,7 +108,7 @@ def model_or_path(model: Any) -> Any:
 
 
 def file_names(
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
+    unlabelled: Mapping[str, str | Path | Sequence[str | Path]] | None,
 ) -> dict[str, str | list[str]]:
     """The argument `unlabelled` of functions that take only files, with names in place of paths."""
     return {

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from pydantic_core import from_json
+from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, read_tensors, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
@@ -19,6 +21,7 @@ from tasks.common.progress import say
 from tasks.common.records import Count, Record, read_record
 
 _CHECKPOINTS_KEPT = 2
+_POSITION = "position.json"
 
 
 @dataclass
@@ -69,7 +72,7 @@ def save_checkpoint(
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
         save_file(weights, path / WEIGHTS)
         save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
-        write_json(path / "position.json", asdict(position))
+        write_json(path / _POSITION, asdict(position))
         write_digests(path)
     for old in _checkpoints(directory)[:-_CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
@@ -85,20 +88,35 @@ def restore_checkpoint(
 ) -> Position | None:
     """Restore the newest undamaged checkpoint, and remove those after it; returns None if there is none."""
     while newest := newest_checkpoint(directory):
-        tensors = None if damaged_files(newest) else read_tensors(newest)
-        if tensors is not None:
+        read = None if damaged_files(newest) else _read(newest)
+        if read is not None:
             break
         say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
         shutil.rmtree(newest)
-    if newest is None or tensors is None:
+    if newest is None or read is None:
         return None
-    weights, state = tensors
+    position, weights, state = read
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     require_fit(newest, module, weights | tied, state)
-    position = read_record(newest / "position.json", Position)
     module.load_state_dict(weights | tied)
     restore_optimizer(module, optimizer, state)
     return position
+
+
+def _read(checkpoint: Path) -> tuple[Position, dict[str, Tensor], dict[str, Tensor]] | None:
+    """The position, the weights and the state of the optimiser; None if a file is missing or damaged.
+
+    Raises:
+        UserError: the position is JSON, but of another version or changed by hand.
+    """
+    file = checkpoint / _POSITION
+    try:
+        from_json(file.read_bytes())
+        tensors = read_tensors(checkpoint)
+    except (OSError, ValueError, SafetensorError):
+        return None
+    hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
+    return read_record(file, Position, hint=hint), *tensors
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:

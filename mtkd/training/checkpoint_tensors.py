@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -15,12 +14,15 @@ from tasks.common.errors import UserError
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
-def read_tensors(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-    """The weights and the state of the optimiser; None if a file is missing or damaged."""
-    try:
-        return load_file(checkpoint / WEIGHTS), load_file(checkpoint / OPTIMIZER)
-    except (OSError, SafetensorError):
-        return None
+def read_tensors(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights and the state of the optimiser.
+
+    Raises:
+        OSError, SafetensorError: a file is missing or damaged.
+    """
+    if not all((checkpoint / name).is_file() for name in (WEIGHTS, OPTIMIZER)):  # a pipe would wait for ever
+        raise FileNotFoundError(f"{checkpoint} lacks {WEIGHTS} or {OPTIMIZER}")
+    return load_file(checkpoint / WEIGHTS), load_file(checkpoint / OPTIMIZER)
 
 
 def require_fit(

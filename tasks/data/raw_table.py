@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,6 +144,15 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         raise ValueError(str(error)) from error
 
 
+def without_views(table: pa.Table) -> pa.Table:
+    """The table with plain texts and bytes in place of views, for which Arrow has few functions."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    for index, field in enumerate(table.schema):
+        if field.type in plain:
+            table = table.set_column(index, field.name, table[field.name].cast(plain[field.type]))
+    return table
+
+
 def is_text(value: Any) -> bool:
     """True for a string that can be encoded as UTF-8; JSON may contain lone surrogates."""
     if not isinstance(value, str):
@@ -155,7 +165,7 @@ def is_text(value: Any) -> bool:
 
 
 def check_header(path: Path | str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, counted, shorten
 from tasks.data.missing_data import similar_split
-from tasks.data.raw_table import RawTable, check_header, strict_array
+from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
 from tasks.data.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
@@ -33,7 +33,7 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         UserError: rows of another type, or of different lengths.
     """
     try:
-        table = _convert(rows, list(columns))
+        table = without_views(_convert(rows, list(columns)))
     except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
         reason = "lists inside each other" if deep else str(error).strip().split("\n")[0]

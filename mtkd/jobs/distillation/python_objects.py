@@ -117,6 +117,15 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
             yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
+def require_trainable(student: nn.Module) -> None:
+    """Refuse a student of which no weight can be trained; raises UserError."""
+    if isinstance(student, MultiTaskModel) and not any(p.requires_grad for p in student.parameters()):
+        raise UserError(
+            "no weight of `student` can be trained: requires_grad is False for all of them",
+            hint="call student.requires_grad_(True), or pass its encoder alone to train new heads",
+        )
+
+
 def require_initialised(losses: Iterable[LossTerm]) -> None:
     """Refuse a loss whose class forgets to initialise its base class; raises UserError."""
     for loss in losses:

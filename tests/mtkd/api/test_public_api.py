@@ -413,6 +413,11 @@ def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
             student(teacher, tmp_path / "run", losses=[loss])
     with pytest.raises(mtkd.UserError, match="`student` cannot be a Linear"):
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
+    with pytest.raises(mtkd.UserError, match="it is on the device 'meta'"):
+        student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2, device="meta"))
+    frozen = mtkd.load(str(teacher.path)).module.requires_grad_(False)
+    with pytest.raises(mtkd.UserError, match="no weight of `student` can be trained"):
+        student(teacher, tmp_path / "run", student=frozen)
     assert not (tmp_path / "run").exists()
     misspelt = OwnLoss()
     misspelt.task_types = ["clasify"]

@@ -36,7 +36,7 @@ def checkpoints(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER])
+@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, "position.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "directory"])
 def test_the_checkpoint_before_a_damaged_one_is_used(checkpoints: Path, file: str, damage: str) -> None:
     path = checkpoints / "step-000000004" / file
@@ -86,3 +86,10 @@ def test_a_file_called_like_a_checkpoint_is_none(checkpoints: Path) -> None:
     (checkpoints / "step-000000006").write_text("")
     position = restore_checkpoint(checkpoints, *trained())
     assert position is not None and position.step == 4
+
+
+def test_a_position_of_another_version_is_an_error(checkpoints: Path) -> None:
+    (checkpoints / "step-000000004" / "position.json").write_text('{"step": 4, "more": 1}')
+    with pytest.raises(UserError, match=r"there is no key 'more'\n  hint: delete this checkpoint to resume"):
+        restore_checkpoint(checkpoints, *trained())
+    assert len(list(checkpoints.iterdir())) == 2
