@@ -15,6 +15,7 @@ from augment.augmenter import Augmenter
 from augment.contextual import Contextual
 from augment.masking import Masking
 from augment.replacement import Replacement
+from tasks.common.arguments import checked_values, hints_of
 from tasks.common.errors import UserError, unknown
 from tasks.common.plugins import load_plugin, load_plugins
 from tasks.common.records import check_value
@@ -44,6 +45,7 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
     for setting in settings:
         if setting not in parameters:
             raise unknown(f"setting of {name}", setting, parameters)
+    settings = checked_values(settings, hints_of(augmenter), what=f"the augmenter {name!r}")
     required = [key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     if missing := [key for key in required if key not in settings]:
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, brief
 from tasks.common.files import is_plain_path
 from tasks.common.records import Count, Fraction, Record, Size, Text, Width, check_record, read_record
 from tasks.task import Task
@@ -143,4 +143,17 @@ def read_model_file(directory: Path) -> ModelFile:
     model_file = read_record(file, ModelFile, hint=hint)
     for task in model_file.tasks:
         check_task(task, f"{file}, task")
+    _check_thresholds(model_file, file, hint)
     return model_file
+
+
+def _check_thresholds(model_file: ModelFile, file: Path, hint: str) -> None:
+    """Check the recorded thresholds of tasks that have one."""
+    by_name = {task.name: task for task in model_file.tasks}
+    for name, scores in model_file.scores.items():
+        task, threshold = by_name.get(scores["task"]), scores.get("threshold")
+        if task is None or threshold is None or not task.type.has_threshold(task):
+            continue
+        if expected := task.type.threshold_problem(task, threshold):
+            problem = f"{file}: scores.{name}.threshold = {brief(threshold)} is not valid"
+            raise UserError(problem, expected=expected, hint=hint)

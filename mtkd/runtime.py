@@ -10,13 +10,15 @@ It needs onnxruntime, tokenizers, numpy, pyarrow and pydantic; `mtkd[onnx]` inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mtkd.model_files import AGAIN, read_export, read_model_file
+from mtkd.model_files import AGAIN, EXPORT, read_export, read_model_file
+from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.loading import unlabelled_rows
@@ -27,7 +29,7 @@ from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.tokens.reader import Reader
-from tasks.tokens.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
 LOGITS = "logits_"  # an output is called logits_ and the name of a head
 
@@ -48,10 +50,9 @@ class OnnxModel:
         UserError: this is no export, a file is missing or damaged, or onnxruntime is not installed.
     """
 
-    def __init__(self, directory: str | Path, *, threads: int = 0):
-        path = Path(directory)
-        if threads < 0:
-            raise UserError(f"`threads={threads}` is not valid", expected="0 or more")
+    @checked
+    def __init__(self, directory: str | Path, *, threads: ThreadsOrAll = 0):
+        path = self._directory = Path(directory)
         self.record = read_export(path)
         for file, digest in self.record["files"].items():
             if not (path / file).is_file() or digest_file(path / file) != digest:
@@ -63,9 +64,11 @@ class OnnxModel:
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
         self.reader = Reader(tokeniser, input_format, model.max_length, model.stride)
-        self._sessions = {
-            graph["texts"]: _session(path / graph["file"], threads) for graph in self.record["graphs"]
+        self._graphs = {
+            graph["texts"]: _Graph(path / graph["file"], threads) for graph in self.record["graphs"]
         }
+        for task in model.tasks:
+            self._graph_of(len(task.columns)).require_head(task)
 
     def run(self, tokens: tuple[TokenArrays, ...], head: str) -> np.ndarray:
         """The logits of a batch: (B, C), or (B, 2, L) for `span` tasks.
@@ -74,11 +77,15 @@ class OnnxModel:
             tokens: one sequence per row, or one per text and row, as `tasks.tokens.encoding.pad_rows` returns
                 them.
         """
-        session = self._sessions[len(tokens) if self.reader.input_format == "separate" else None]
-        arrays = graph_inputs(tokens, self.reader.input_format)
-        inputs = {value.name: arrays[value.name] for value in session.get_inputs()}
-        logits: np.ndarray = session.run([LOGITS + head], inputs)[0]
-        return logits
+        return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
+
+    def _graph_of(self, texts: int) -> _Graph:
+        """The graph that reads rows of so many texts; raises UserError if there is none."""
+        key = texts if self.reader.input_format == "separate" else None
+        if key not in self._graphs:
+            problem = f"has no graph for tasks of {texts} text{'s' * (texts > 1)}"
+            raise UserError(f"{self._directory / EXPORT} {problem}", hint=AGAIN)
+        return self._graphs[key]
 
     def logits(self, task: Task, encoded: Encoded, batch: int = 64) -> np.ndarray:
         """The logits of every row, (n, C) float32, or (n, 2, max_length) for `span` tasks.
@@ -110,7 +117,8 @@ class OnnxModel:
             raise unknown("task of this export", name, by_name)
         return by_name[name]
 
-    def predict(self, task: str | None, rows: Any, *, batch: int = 64) -> list[dict[str, Any]]:
+    @checked
+    def predict(self, task: str | None, rows: Any, *, batch: PositiveInt = 64) -> list[dict[str, Any]]:
         """Predict the labels of rows.
 
         Args:
@@ -125,8 +133,6 @@ class OnnxModel:
         Raises:
             UserError: no such task, a column is missing, or a value is not text.
         """
-        if batch < 1:
-            raise UserError(f"`batch={batch}` is not valid", expected="1 or more")
         known_task = self.task(task)
         table = as_table(rows, known_task.columns)
         if table.num_rows == 0:
@@ -188,7 +194,9 @@ class SavedTokeniser:
         from tokenizers import Tokenizer
 
         self.name_or_path = str(directory)
-        self.backend_tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        file = directory / "tokenizer.json"
+        with tokeniser_errors(str(file)):
+            self.backend_tokenizer = Tokenizer.from_file(str(file))
         self.model_input_names: list[str] = names["inputs"]
         for kind in ("pad", "unk", "mask"):
             setattr(self, f"{kind}_token", names[kind])
@@ -205,14 +213,64 @@ def described_tokeniser(tokeniser: Tokeniser) -> dict[str, Any]:
     return {**names, "inputs": list(hf.model_input_names)}
 
 
-def _session(file: Path, threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UserError("exported models need onnxruntime", hint="pip install onnxruntime") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has exception classes of its own
-        raise UserError(f"{file} cannot be run: {str(error).splitlines()[0]}") from error
+class _Graph:
+    """A graph of an export.
+
+    Args:
+        file: the graph, beside the file of its weights.
+        threads: threads per prediction; 0 = all cores.
+
+    Raises:
+        UserError: it is damaged or reads inputs that are not known, or onnxruntime is not installed.
+    """
+
+    def __init__(self, file: Path, threads: int):
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise UserError("exported models need onnxruntime", hint="pip install onnxruntime") from error
+        self._file = file
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        with self._errors():
+            self._session: Any = onnxruntime.InferenceSession(
+                str(file), options, providers=["CPUExecutionProvider"]
+            )
+        self._inputs = [value.name for value in self._session.get_inputs()]
+
+    def require_head(self, task: Task) -> None:
+        """Check that the graph has an output for a task, with as many logits as its labels need."""
+        shapes = {value.name: value.shape for value in self._session.get_outputs()}
+        shape, expected = shapes.get(LOGITS + task.head), task.type.n_outputs(task)
+        if shape is None:
+            raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=AGAIN)
+        fixed = len(shape) > 1 and isinstance(shape[1], int) and not task.map
+        if fixed and shape[1] != expected:
+            problem = f"has {shape[1]} outputs for the head {task.head!r}, but its task needs {expected}"
+            raise UserError(f"{self._file} {problem}", hint=AGAIN)
+
+    def run(self, output: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """One output, from those of the inputs that the graph reads."""
+        if unknown_inputs := [name for name in self._inputs if name not in arrays]:
+            raise UserError(
+                f"{self._file} reads the input {unknown_inputs[0]!r}, which is unknown", hint=AGAIN
+            )
+        with self._errors():
+            values: np.ndarray = self._session.run([output], {name: arrays[name] for name in self._inputs})[0]
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"{self._file} gives logits that are not finite: its weights are damaged", hint=AGAIN
+            )
+        return values
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn onnxruntime's errors into a UserError that names the graph."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+        kinds = tuple(kind for kind in vars(state).values() if isinstance(kind, type))
+        try:
+            yield
+        except tuple(kind for kind in kinds if issubclass(kind, Exception)) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{self._file} cannot be run: {reason}", hint=AGAIN) from error

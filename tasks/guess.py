@@ -18,10 +18,12 @@ from tasks.guess_labels import (
     as_numbers,
     check_label_kind,
     is_nested,
+    is_text,
     label_kind,
     label_values,
     ordered_labels,
     plain_values,
+    readable_columns,
     score_range,
 )
 from tasks.task_types import task_type, task_type_names
@@ -91,7 +93,8 @@ def guess_task(
         UserError: the table has no rows or one column, no column looks like texts or labels, there are
             more than 1,000 labels, or something that is given does not fit.
     """
-    table = table.select([field.name for field in table.schema if not pa.types.is_binary(field.type)])
+    usual = [name for name in table.column_names if name.lower() in (*_LABELS, *SCORES)]
+    table = readable_columns(table, [*columns, *usual, label])
     if not table.num_rows or not table.num_columns:
         raise UserError(f"{what} has no rows", expected="labelled rows")
     if table.num_columns == 1:
@@ -144,7 +147,8 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
     for name in (*_LABELS, *SCORES):
         if name in names:
             return [names[name]]
-    texts = {name: label_texts(table[name]) for name in names.values() if not is_nested(table[name].type)}
+    plain = [name for name in names.values() if not is_nested(table[name].type)]
+    texts = {name: label_texts(table[name], f"the column {name!r} of {what}") for name in plain}
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
     most_values = min(MOST_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
@@ -181,7 +185,7 @@ def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None
 
 def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: str, what: str) -> Guess:
     """A guess of the text columns alone."""
-    names = [name for name in table.column_names if name != label and _is_text(table[name].type)]
+    names = [name for name in table.column_names if name != label and is_text(table[name].type)]
     if columns:
         return Guess(kind, tuple(columns), label)
     lower = {name.lower(): name for name in names}
@@ -205,10 +209,6 @@ def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: st
             hint="name it with `columns=COLUMN`",
         )
     return Guess(kind, tuple(chosen), label, others=tuple(name for name in prose if name not in chosen))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_prose(column: pa.ChunkedArray) -> bool:

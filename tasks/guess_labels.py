@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -14,6 +15,21 @@ from tasks.task_types.labels import label_texts, missing
 MOST_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+
+
+def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table:
+    """The columns that can hold texts or labels, and those that are named.
+
+    Others hold bytes, or what cannot be shown as text, such as times in a time zone that does not exist.
+    """
+    names = []
+    for field in table.schema:
+        binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+        with contextlib.suppress(UserError):
+            if not (binary or is_nested(field.type) or is_text(field.type) or field.name in named):
+                label_texts(table[field.name])
+            names += [] if binary else [field.name]
+    return table.select(names)
 
 
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
@@ -27,6 +43,11 @@ def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
 
 def _is_no_score(text: str | None) -> bool:
     return text is None or text.strip() in ("", "nan")
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """True for a column of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_nested(kind: pa.DataType) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from tasks.common.arguments import check_fields
 from tasks.common.records import Count, Name, Record, Text, check_record
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ class Task(Record):
 
     def __post_init__(self) -> None:
         for name in _SEQUENCES:
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, (value,))
+        check_fields(self)
         if not self.head:
             object.__setattr__(self, "head", self.name)
         if not self.metrics:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tasks.common.errors import UserError, a_type, unknown
+from tasks.common.hint_words import Expected
 from tasks.glue import TASKS
 from tasks.task import Task
 
@@ -16,7 +17,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-TaskSpec = str | Path | Task | Sequence[str | Path | Task]
+TaskSpec = Annotated[
+    str | Path | Task | Sequence[str | Path | Task],
+    Expected("names, groups, paths of TOML files, Task objects, or a list of these"),
+]
 
 
 def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:

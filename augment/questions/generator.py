@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
 from mtkd.models.encoders.config_checks import refuse_code
-from mtkd.models.pretrained_weights import refuse_not_finite
+from mtkd.models.pretrained_weights import load_pretrained
 from tasks.common.digests import check_digests
 from tasks.common.errors import MtkdWarning, UserError, shorten, unknown
 from tasks.common.hub_loading import find_file, load_named
@@ -123,12 +123,9 @@ def load_generator(name: str, **changes: Any) -> Generator:
         warnings.warn(
             _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(FORMATS)), MtkdWarning, stacklevel=2
         )
-    options = {"use_safetensors": True, "dtype": "float32", "output_loading_info": True}
-    load = _loader(AutoModelForSeq2SeqLM.from_pretrained, **options)
-    model, loaded = load_named(load, name, "generator")
-    if lost := sorted(loaded["missing_keys"]):
-        raise UserError(f"the generator {name!r} has no weights for {shorten(lost)}")
-    refuse_not_finite(model, name)
+    model, lost = load_pretrained(AutoModelForSeq2SeqLM, name, "generator")
+    if lost:
+        raise UserError(f"the generator {name!r} has no weights for {shorten(sorted(lost))}")
     return Generator(name, model, tokenizer, reading)
 
 
@@ -149,10 +146,12 @@ def load_shell(name: str) -> tuple[Any, Any]:
         values = read_record(file, dict[str, Any])
         refuse_code(values, str(file))
         check_value(values, _Trained if (path / RECORD).is_file() else _Sizes, str(file))
-    config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
+    config = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), name, "generator")
     if config.model_type not in _FAMILIES:
         raise UserError(f"{name!r} is a {config.model_type} model, not a T5", expected=", ".join(_FAMILIES))
-    return config, load_named(_loader(AutoTokenizer.from_pretrained), name, "tokeniser")
+    return config, load_named(
+        partial(AutoTokenizer.from_pretrained, trust_remote_code=False), name, "tokeniser"
+    )
 
 
 def read_reading(name: str) -> Reading:
@@ -172,10 +171,3 @@ def digest_generator(generator: Generator) -> str:
     for key, value in sorted(generator.model.state_dict().items()):
         parts += [key, value.detach().cpu().contiguous().numpy().tobytes()]
     return digest_bytes(*parts)
-
-
-def _loader(load: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    def call(name: str, **more: Any) -> Any:
-        return load(name, trust_remote_code=False, **options, **more)
-
-    return call

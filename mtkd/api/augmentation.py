@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
+from mtkd.api.argument_types import Device, Engine, Settings, Unlabelled
 from mtkd.api.questions import estimate_questions as estimate_questions
 from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers
+from mtkd.output_files.worker_pools import Workers
 from tasks.checks.overlap import overlap_warnings
+from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource, open_data
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 Copies = int | str | Mapping[str, int] | None
 
 
+@checked
 @remote_paths("data", "tasks", "unlabelled", out="out")
 def mask(
     data: Any,
@@ -41,14 +44,14 @@ def mask(
     *,
     p: float = 0.1,
     copies: Copies = None,
-    seed: int = 0,
+    seed: Seed = 0,
     mask_token: str = "[MASK]",
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    unlabelled_limit: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: Unlabelled | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.mask(...)",
 ) -> WrittenCorpus:
@@ -81,6 +84,7 @@ def mask(
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
+@checked
 @remote_paths("data", "tasks", "unlabelled", out="out")
 def replace(
     data: Any,
@@ -92,14 +96,14 @@ def replace(
     p_ngram: float = 0.25,
     copies: Copies = None,
     tagger: str = "auto",
-    seed: int = 0,
+    seed: Seed = 0,
     mask_token: str = "[MASK]",
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    unlabelled_limit: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: Unlabelled | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.replace(...)",
 ) -> WrittenCorpus:
@@ -122,6 +126,7 @@ def replace(
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
+@checked
 @remote_paths("data", "tasks", "unlabelled", "model", "vectors", out="out")
 def contextual(
     data: Any,
@@ -131,16 +136,16 @@ def contextual(
     model: str | Path,
     vectors: str | Path | None = None,
     p: float = 0.4,
-    candidates: int = 15,
+    candidates: PositiveInt = 15,
     copies: Copies = None,
-    seed: int = 0,
-    workers: int | None = None,
+    seed: Seed = 0,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
-    limit: int | None = None,
-    device: str | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    unlabelled_limit: int | None = None,
+    limit: PositiveInt | None = None,
+    device: Device | None = None,
+    unlabelled: Unlabelled | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.contextual(...)",
 ) -> WrittenCorpus:
@@ -172,6 +177,7 @@ def contextual(
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
+@checked
 @remote_paths("data", "tasks", "unlabelled", "settings", out="out")
 def run(
     name: str,
@@ -179,14 +185,14 @@ def run(
     tasks: TaskSpec,
     out: str | Path,
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
     copies: Copies = None,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    unlabelled_limit: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: Unlabelled | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.run(...)",
 ) -> WrittenCorpus:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from mtkd.api.argument_types import Recipe, Settings, Unlabelled
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.checks.data_report import DataReport, report_on
+from tasks.common.arguments import PositiveInt, checked
 from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
@@ -20,7 +21,8 @@ def list_tasks() -> dict[str, Task]:
     return dict(TASKS)
 
 
-def list_recipes(command: str = "distill") -> list[str]:
+@checked
+def list_recipes(command: Literal["distill", "refine", "finetune"] = "distill") -> list[str]:
     """The names of the recipes for the command "distill", "refine" or "finetune"."""
     from mtkd.recipes import recipe_names
 
@@ -34,7 +36,8 @@ def list_grids() -> list[str]:
     return grid_names()
 
 
-def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+@checked
+def show_recipe(name: Recipe, settings: Settings | None = None) -> Any:
     """A recipe's settings as a typed object, with overrides applied.
 
     Args:
@@ -48,13 +51,14 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return load_settings(name, recipe_command(name), settings or {})
 
 
+@checked
 @remote_paths("data", "tasks", "unlabelled")
 def check_data(
     data: Any = None,
     tasks: TaskSpec | None = None,
     *,
-    unlabelled: Mapping[str, Any] | None = None,
-    max_length: int = 128,
+    unlabelled: Unlabelled | None = None,
+    max_length: PositiveInt = 128,
 ) -> DataReport:
     """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
 

@@ -5,63 +5,67 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
+from mtkd.api.argument_types import (
+    Callbacks,
+    Device,
+    Engine,
+    Losses,
+    Model,
+    Module,
+    MultiTaskModel,
+    Recipe,
+    Settings,
+    Teacher,
+    TrainSettings,
+    Unlabelled,
+)
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.arguments import NonNegativeInt, PositiveFloat, PositiveInt, Seed, checked
 from tasks.common.errors import UserError
 from tasks.task_names import TaskSpec
 
-if TYPE_CHECKING:
-    from torch import nn
 
-    from mtkd.api.model import Model
-    from mtkd.losses.loss_term import LossTerm
-    from mtkd.models.multitask import MultiTaskModel
-    from mtkd.settings import TrainSettings
-    from mtkd.training.callbacks import Callback
-
-# A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
-Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any]"
-
-
+@checked
 @remote_paths(
     "data", "tasks", "teacher", "text", "init", "corpus", "store", "unlabelled", "settings", out="out"
 )
 def distill(
-    recipe: str,
+    recipe: Recipe,
     *,
     data: Any = None,
     tasks: TaskSpec | None = None,
     teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
-    student: MultiTaskModel | nn.Module | None = None,
-    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    student: Model | MultiTaskModel | Module | None = None,
+    losses: Losses | None = None,
     text: str | Path | None = None,
     text_column: str = "text",
     init: str | Path | None = None,
     corpus: str | Path | None = None,
     store: str | Path | None = None,
-    unlabelled: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    unlabelled: Unlabelled | None = None,
+    settings: Settings | None = None,
     train: TrainSettings | None = None,
-    limit: int | None = None,
-    unlabelled_limit: int | None = None,
-    eval_limit: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    workers: int | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    eval_limit: PositiveInt | None = None,
+    epochs: PositiveInt | None = None,
+    steps: PositiveInt | None = None,
+    batch: PositiveInt | None = None,
+    lr: PositiveFloat | None = None,
+    seed: Seed | None = None,
+    device: Device | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
 ) -> Model:
     """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
 
@@ -96,6 +100,7 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
+
     from mtkd.api.model import Model
 
     teacher_source, made_by = model_or_path(teacher), Workers(workers, engine, address)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from mtkd.api.argument_types import Model
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.arguments import NonNegativeFloat, PositiveInt, checked
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
-    from mtkd.api.model import Model
-    from mtkd.jobs.export import Export, Format
+    from mtkd.jobs.export import Export
 
 
+@checked
 @remote_paths("model", "tasks", "data", out="out")
 def export(
     model: str | Path | Model,
     *,
     out: str | Path,
     tasks: TaskSpec | None = None,
-    format: Format = "onnx",
+    format: Literal["onnx", "transformers"] = "onnx",
     int8: bool = False,
-    max_drop: float = 0.5,
+    max_drop: NonNegativeFloat = 0.5,
     reduce_range: bool | None = None,
     data: Any = None,
-    limit: int | None = None,
+    limit: PositiveInt | None = None,
     overwrite: bool = False,
 ) -> Export:
     """Write a model as ONNX graphs with a tokeniser, and check that they give the model's logits.

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.training_request import file_names, require_path
+from mtkd.api.argument_types import RecordedData, Settings, UnlabelledFiles
+from mtkd.api.training_request import file_names
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
 from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
     from mtkd.jobs.grid.compare_table import Table
 
 
+@checked
 def compare(
     grid: str | Path,
     *,
-    data: str | Path | Sequence[str | Path] | None = None,
+    data: RecordedData | Sequence[RecordedData] | None = None,
     out: str | Path,
     teacher: str | Path | None = None,
     store: str | Path | None = None,
@@ -26,16 +29,16 @@ def compare(
     corpus: str | Path | None = None,
     without: Sequence[str] = (),
     tasks: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    epochs: int | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    unlabelled_limit: int | None = None,
-    eval_limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
+    seeds: Sequence[Seed] = (),
+    epochs: PositiveInt | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: UnlabelledFiles | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    eval_limit: PositiveInt | None = None,
+    settings: Settings | None = None,
     reference: str | None = None,
     baselines: bool = True,
-    jobs: int = 1,
+    jobs: PositiveInt = 1,
     say: Callable[[str], None] = print,
 ) -> Table:
     """Run a grid of recipes x settings x tasks x seeds and gather one table: scores, costs and differences.
@@ -116,16 +119,12 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
         )
     if not (arguments["teacher"] or arguments["store"] or loaded.refine) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
-    if arguments["jobs"] < 1:
-        raise UserError(f"`jobs={arguments['jobs']}` is not valid", expected="1 or more")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: arguments[name] for name in names}
     models = ("teacher", "encoder", "store", "corpus")
     model_names: dict[str, Any] = {name: str(arguments[name]) if arguments[name] else None for name in models}
     text = Path(arguments["text"]) if arguments["text"] else None
     data = [] if arguments["data"] is None else arguments["data"]
-    for source in data if isinstance(data, list | tuple) else [data]:
-        require_path("data", source, "each run of a grid is a command")
     data_names = str(data) if isinstance(data, str | Path) else [str(source) for source in data]
     files = file_names(arguments["unlabelled"])
     return loaded, GridInputs(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.arguments import checked
 
 
+@checked
 @remote_paths("source")
 def push(source: str | Path, name: str, *, private: bool = False) -> str:
     """Upload a model, an export or a corpus with its card to the Hugging Face hub.
@@ -31,6 +33,7 @@ def push(source: str | Path, name: str, *, private: bool = False) -> str:
     return push_directory(Path(source), name, private=private)
 
 
+@checked
 @remote_paths(out="out")
 def pull(name: str, *, out: str | Path, revision: str | None = None) -> Path:
     """Download a model, an export or a corpus that `push` uploaded.

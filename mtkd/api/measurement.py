@@ -7,23 +7,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mtkd.api.argument_types import Device, Model, Precision
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
+from tasks.common.arguments import NonNegativeInt, PositiveInt, Threads, checked
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
-    from mtkd.api.model import Model
-    from mtkd.evaluation.inference_bench import InferenceResult, Precision
+    from mtkd.evaluation.inference_bench import InferenceResult
     from mtkd.evaluation.prediction import SubmissionFile
     from mtkd.jobs.evaluation_result import Evaluation
     from mtkd.jobs.verify import Verified
 
 
+@checked
 @remote_paths("place")
 def verify(place: str | Path) -> Verified:
     """Compare the files in a directory with their recorded digests.
@@ -42,17 +44,18 @@ def verify(place: str | Path) -> Verified:
     return job(Path(place))
 
 
+@checked
 @remote_paths("model", "data", "tasks", "against", "encoder")
 def evaluate(
     model: str | Path | Model,
     data: Any = None,
     tasks: TaskSpec | None = None,
     *,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     split: str | None = None,
-    limit: int | None = None,
-    batch: int = 64,
-    device: str | None = None,
+    limit: PositiveInt | None = None,
+    batch: PositiveInt = 64,
+    device: Device | None = None,
     against: str | Path | Model | None = None,
     baselines: bool = False,
     encoder: str | None = None,
@@ -82,6 +85,7 @@ def evaluate(
     )
 
 
+@checked
 @remote_paths("model", "task", "source", out="out")
 def predict(
     model: str | Path | Model,
@@ -90,11 +94,11 @@ def predict(
     out: str | Path,
     *,
     format: str | None = None,
-    block: int = BLOCK,
-    batch: int = 64,
-    threads: int | None = None,
+    block: PositiveInt = BLOCK,
+    batch: PositiveInt = 64,
+    threads: Threads | None = None,
     probabilities: bool = True,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> int:
     """Predict every row of a file, and write the rows with `prediction` and further columns added.
 
@@ -126,9 +130,6 @@ def predict(
     """
     options: dict[str, Any] = {"format": format, "block": block, "probabilities": probabilities}
     files = (Path(source), Path(out))
-    for name, value in (("batch", batch), ("threads", 1 if threads is None else threads)):
-        if value < 1:
-            raise UserError(f"`{name}={value}` is not valid", expected="1 or more")
     if isinstance(model, str | Path) and (Path(model) / EXPORT).is_file():
         if device not in (None, "cpu"):
             raise UserError(f"`device={device}`: an exported model runs on the CPU", expected="cpu")
@@ -165,14 +166,15 @@ def predict(
         torch.set_num_threads(threads_before)
 
 
+@checked
 @remote_paths("models", "data")
 def glue_submission(
     models: Sequence[str | Path | Model],
     data: Any,
     out: str | Path,
     *,
-    batch: int = 64,
-    device: str | None = None,
+    batch: PositiveInt = 64,
+    device: Device | None = None,
 ) -> list[SubmissionFile]:
     """Write GLUE's eleven submission files; each task is predicted by the first model that knows it."""
     from mtkd.evaluation import prediction
@@ -185,16 +187,17 @@ def glue_submission(
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 
 
+@checked
 @remote_paths("models")
 def bench_inference(
     models: Sequence[str | Path | Model] | Mapping[str, str | Path | Model],
     *,
-    seq_len: int = 128,
-    batch: int = 128,
-    rounds: int = 10,
-    warmup: int = 2,
+    seq_len: PositiveInt = 128,
+    batch: PositiveInt = 128,
+    rounds: PositiveInt = 10,
+    warmup: NonNegativeInt = 2,
     precision: Precision = "fp32",
-    device: str | None = None,
+    device: Device | None = None,
 ) -> list[InferenceResult]:
     """Time models in turn in one run: median and range, parameters, disk and memory.
 
@@ -230,7 +233,7 @@ def _bench_name(model: str | Path | Model, number: int) -> str:
     return str(path) if path else f"model {number}"
 
 
-def _loaded(model: str | Path | Model, device: str | None = None) -> Model:
+def _loaded(model: str | Path | Model, device: Device | None = None) -> Model:
     from mtkd.api.model import Model, load
 
     if isinstance(model, Model):

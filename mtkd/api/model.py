@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mtkd.api.argument_types import Device
 from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
@@ -17,6 +18,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.training.run_record import read_run_record
+from tasks.common.arguments import PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
@@ -42,7 +44,8 @@ class Model:
         UserError: the directory does not contain an mtkd model, or there is no such device.
     """
 
-    def __init__(self, source: str | Path | MultiTaskModel, *, device: str | None = None):
+    @checked
+    def __init__(self, source: str | Path | MultiTaskModel, *, device: Device | None = None):
         self._device = find_device(device)
         if isinstance(source, MultiTaskModel):
             self.path: Path | None = None
@@ -85,13 +88,15 @@ class Model:
         file = self.path / "run.json" if self.path else None
         return read_run_record(file) if file and file.is_file() else {}
 
-    def to(self, device: str | torch.device) -> Model:
+    @checked
+    def to(self, device: Device | torch.device) -> Model:
         """Move the model to a device ("cpu", "cuda", "mps"); returns the model itself."""
         self._device = find_device(str(device))
         if self._module is not None:
             self._module.to(self._device)
         return self
 
+    @checked
     def task(self, task: TaskSpec | None = None) -> Task:
         """One task that the model can predict: one of its own by name, or a task file or record.
 
@@ -103,7 +108,8 @@ class Model:
         """
         return task_of_model(task, self._tasks)
 
-    def predict(self, task: TaskSpec, rows: Any, *, batch: int = 64) -> Any:
+    @checked
+    def predict(self, task: TaskSpec, rows: Any, *, batch: PositiveInt = 64) -> Any:
         """Predict the labels of rows.
 
         Args:
@@ -132,6 +138,7 @@ class Model:
             return predictions
         return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
 
+    @checked
     @remote_paths("data", "tasks", "against", "encoder")
     def evaluate(
         self,
@@ -139,8 +146,8 @@ class Model:
         tasks: TaskSpec | None = None,
         *,
         split: str | None = None,
-        limit: int | None = None,
-        batch: int = 64,
+        limit: PositiveInt | None = None,
+        batch: PositiveInt = 64,
         against: str | Path | Model | None = None,
         baselines: bool = False,
         encoder: str | None = None,
@@ -183,6 +190,7 @@ class Model:
             predictions=Path(predictions) if predictions else None,
         )
 
+    @checked
     def save(self, directory: str | Path) -> Path:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
 
@@ -205,8 +213,9 @@ def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | 
     return model.path if model._module is None and model.path else model.module
 
 
+@checked
 @remote_paths("name")
-def load(name: str | Path, *, device: str | None = None) -> Model:
+def load(name: str | Path, *, device: Device | None = None) -> Model:
     """A saved model by directory or name.
 
     Args:

@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtkd import __version__
+from mtkd.api.argument_types import Device, Engine, Precision
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers, other_model, path_for_workers
+from mtkd.output_files.worker_pools import Workers, other_model, path_for_workers
+from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked
 from tasks.common.errors import UserError
 from tasks.data.sources import open_data
 from tasks.task_names import TaskSpec, resolve
@@ -22,30 +24,31 @@ if TYPE_CHECKING:
     from tasks.scoring.answers import Answerer
 
 
+@checked
 @remote_paths("model", "data", "task", out="out")
 def train_questions(
-    model: str,
+    model: str | Path,
     data: Any,
     out: str | Path,
     *,
     task: TaskSpec = "squad",
-    format: str = "context",
-    epochs: int = 3,
-    steps: int | None = None,
-    lr: float | None = None,
-    batch: int = 64,
-    max_input: int = 512,
-    max_output: int = 48,
-    seed: int = 0,
-    precision: str = "fp32",
-    vocab_size: int = 8000,
-    d_model: int = 256,
-    layers: int = 4,
-    heads: int = 4,
-    d_ff: int = 1024,
-    limit: int | None = None,
-    eval_limit: int | None = None,
-    device: str | None = None,
+    format: Literal["context", "answer", "sentence"] = "context",
+    epochs: PositiveInt = 3,
+    steps: PositiveInt | None = None,
+    lr: PositiveFloat | None = None,
+    batch: PositiveInt = 64,
+    max_input: PositiveInt = 512,
+    max_output: PositiveInt = 48,
+    seed: Seed = 0,
+    precision: Precision = "fp32",
+    vocab_size: PositiveInt = 8000,
+    d_model: PositiveInt = 256,
+    layers: PositiveInt = 4,
+    heads: PositiveInt = 4,
+    d_ff: PositiveInt = 1024,
+    limit: PositiveInt | None = None,
+    eval_limit: PositiveInt | None = None,
+    device: Device | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.train_questions(...)",
 ) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def train_questions(
 
     shape = NewModelShape(vocab_size, d_model, layers, heads, d_ff)
     job = TrainJob(
-        model,
+        str(model),
         Reading(format, max_input, max_output),
         shape,
         epochs=epochs,
@@ -95,6 +98,7 @@ def train_questions(
         return train_generator(job, open_data(data), span_task(resolve(task)), training_place)
 
 
+@checked
 @remote_paths("text", "model", "task", out="out", endpoint="model")
 def generate_questions(
     text: str | Path,
@@ -103,11 +107,11 @@ def generate_questions(
     model: str | Path = "rules",
     task: TaskSpec = "squad",
     words: str | None = None,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     overwrite: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
     command: str = "mtkd.augment.generate_questions(...)",
     **options: Any,
 ) -> tuple[WrittenCorpus, PreparedGeneration]:
@@ -156,12 +160,13 @@ def generate_questions(
     return written, ready
 
 
+@checked
 @remote_paths("text", "model", "task", out="out", uploads=False, endpoint="model")
 def estimate_questions(
     text: str | Path,
     out: str | Path,
     *,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     **options: Any,
@@ -188,7 +193,7 @@ def _prepared(
     task: TaskSpec = "squad",
     words: str | None = None,
     overwrite: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
     command: str = "",
     **options: Any,
 ) -> Iterator[PreparedGeneration]:
@@ -224,13 +229,14 @@ def _prepared(
         yield ready
 
 
+@checked
 @remote_paths("corpus", "teacher", out="out")
 def filter_questions(
     corpus: str | Path,
     teacher: str | Path,
     out: str | Path,
     *,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     overwrite: bool = False,
@@ -277,7 +283,7 @@ def filter_questions(
         )
 
 
-def load_answerer(directory: Path, device: str | None = None) -> Answerer:
+def load_answerer(directory: Path, device: Device | None = None) -> Answerer:
     """The teacher that answers questions, from the directory of a run or of a model."""
     from mtkd.device import find_device
     from mtkd.evaluation.question_answering import SpanAnswerer

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.arguments import NonNegativeInt, checked
 
 
+@checked
 @remote_paths("runs", "reference", "data", out="out")
 def report_html(
     runs: Sequence[str | Path],
@@ -16,7 +18,7 @@ def report_html(
     *,
     reference: str | Path | None = None,
     data: Any = None,
-    examples: int = 10,
+    examples: NonNegativeInt = 10,
     bench: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -55,6 +57,7 @@ def report_html(
     )
 
 
+@checked
 @remote_paths("runs")
 def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""

@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from mtkd.api.training_request import file_names, model_or_path, require_path
+from mtkd.api.argument_types import (
+    Dtype,
+    Engine,
+    Model,
+    Precision,
+    Recipe,
+    RecordedData,
+    Settings,
+    UnlabelledFiles,
+)
+from mtkd.api.training_request import file_names, model_or_path
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.output_files.worker_pools import Engine, Workers
+from mtkd.output_files.worker_pools import Workers
+from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
-    from mtkd.api.model import Model
     from mtkd.jobs.knowledge_store.plan_store import StorePlan, StoreRequest
-    from mtkd.knowledge_store.contents import Dtype
     from mtkd.knowledge_store.store_manifest import StoreManifest
 
 
 STORE_INPUTS = ("data", "tasks", "teacher", "corpus", "unlabelled", "settings")
 
 
+@checked
 @remote_paths(*STORE_INPUTS, out="out", uploads=False)
 def plan_store(
-    recipe: str,
+    recipe: Recipe,
     *,
-    data: str | Path | None = None,
+    data: RecordedData | None = None,
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path = ".",
     corpus: str | Path | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    unlabelled_limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: UnlabelledFiles | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    settings: Settings | None = None,
     dtype: Dtype = "fp16",
-    precision: Literal["fp32", "bf16"] = "fp32",
-    batch: int = 32,
-    budget: int | None = None,
+    precision: Precision = "fp32",
+    batch: PositiveInt = 32,
+    budget: Bytes | None = None,
 ) -> StorePlan:
     """How large a store would be and how long the teacher would take; nothing is written.
 
@@ -80,24 +89,25 @@ def plan_store(
     return job.plan_store(request, Path(out))
 
 
+@checked
 @remote_paths(*STORE_INPUTS, out="out")
 def build_store(
-    recipe: str,
+    recipe: Recipe,
     *,
-    data: str | Path | None = None,
+    data: RecordedData | None = None,
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path,
     corpus: str | Path | None = None,
-    limit: int | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    unlabelled_limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
+    limit: PositiveInt | None = None,
+    unlabelled: UnlabelledFiles | None = None,
+    unlabelled_limit: NonNegativeInt | None = None,
+    settings: Settings | None = None,
     dtype: Dtype = "fp16",
-    precision: Literal["fp32", "bf16"] = "fp32",
-    batch: int = 32,
-    budget: int | None = None,
-    workers: int | None = None,
+    precision: Precision = "fp32",
+    batch: PositiveInt = 32,
+    budget: Bytes | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
     overwrite: bool = False,
@@ -139,11 +149,12 @@ def build_store(
     return job.build_store(request, Path(out), command, workers=made_by, overwrite=overwrite)[0]
 
 
+@checked
 @remote_paths(out="store")
 def repair_store(
     store: str | Path,
     *,
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
 ) -> list[str]:
@@ -158,6 +169,7 @@ def repair_store(
     return job.repair_store(Path(store), made_by)[1]
 
 
+@checked
 @remote_paths("store")
 def store_info(store: str | Path) -> StoreManifest:
     """What a store holds: of which teacher, of which rows, how much."""
@@ -174,18 +186,17 @@ def store_request(
     teacher: str | Path | Model,
     corpus: str | Path | None,
     limit: int | None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
+    unlabelled: UnlabelledFiles | None,
     unlabelled_limit: int | None,
-    settings: Mapping[str, Any] | None,
+    settings: Settings | None,
     dtype: Dtype,
-    precision: Literal["fp32", "bf16"],
+    precision: Precision,
     batch: int,
     budget: int | None,
 ) -> StoreRequest:
     """What a store is asked to hold, from the arguments of `plan_store`."""
     from mtkd.jobs.knowledge_store.plan_store import StoreRequest
 
-    require_path("data", data, "a store records where its rows come from")
     task_list = tasks if isinstance(tasks, list | tuple) else [tasks]
     if unnamed := [task.name for task in task_list if isinstance(task, Task)]:
         raise UserError(

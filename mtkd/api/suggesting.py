@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.api.argument_types import Device, Unlabelled
 from mtkd.output_files.remote_paths import remote_paths
-from tasks.common.errors import UserError
+from tasks.common.arguments import PositiveFloat, PositiveInt, Threads, checked
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import TaskSpec
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from mtkd.jobs.suggest import Suggestions
 
 
+@checked
 @remote_paths("teacher", "data", "tasks", "unlabelled")
 def suggest_students(
     teacher: str | Path = DEFAULT_ENCODER,
     *,
-    target_speedup: float | None = None,
-    max_mb: float | None = None,
+    target_speedup: PositiveFloat | None = None,
+    max_mb: PositiveFloat | None = None,
     int8: bool = False,
     data: Any = None,
     tasks: TaskSpec | None = None,
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
-    seq_len: int = 128,
-    batch: int = 16,
-    rounds: int = 5,
-    threads: int | None = None,
-    device: str | None = None,
+    unlabelled: Unlabelled | None = None,
+    seq_len: PositiveInt = 128,
+    batch: PositiveInt = 16,
+    rounds: PositiveInt = 5,
+    threads: Threads | None = None,
+    device: Device | None = None,
 ) -> Suggestions:
     """Time students of several shapes against the teacher, and say which reach the targets.
 
@@ -60,9 +61,6 @@ def suggest_students(
     from mtkd.jobs.suggest import suggest
     from tasks.data.unlabelled import UnlabelledRequest
 
-    for name, value in (("seq_len", seq_len), ("batch", batch), ("rounds", rounds), ("threads", threads)):
-        if value is not None and value < 1:
-            raise UserError(f"`{name}={value}` is not valid", expected="1 or more")
     settings = BenchSettings(seq_len, batch, rounds, warmup=1, device=str(find_device(device)))
     request = UnlabelledRequest({} if unlabelled is None else unlabelled)
     threads_before = torch.get_num_threads()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mtkd.api.argument_types import (
+    Callbacks,
+    Device,
+    Model,
+    Recipe,
+    Settings,
+    TrainSettings,
+)
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked
 from tasks.task_names import TaskSpec
 
-if TYPE_CHECKING:
-    from mtkd.api.model import Model
-    from mtkd.settings import TrainSettings
-    from mtkd.training.callbacks import Callback
 
-
+@checked
 @remote_paths("encoder", "data", "tasks", "settings", out="out")
 def refine(
     encoder: str | Path = "minilm",
@@ -23,20 +27,20 @@ def refine(
     data: Any = None,
     tasks: TaskSpec = "glue",
     out: str | Path,
-    recipe: str = "refine",
-    settings: Mapping[str, Any] | None = None,
+    recipe: Recipe = "refine",
+    settings: Settings | None = None,
     train: TrainSettings | None = None,
-    limit: int | None = None,
-    eval_limit: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    seed: int | None = None,
-    device: str | None = None,
+    limit: PositiveInt | None = None,
+    eval_limit: PositiveInt | None = None,
+    epochs: PositiveInt | None = None,
+    steps: PositiveInt | None = None,
+    batch: PositiveInt | None = None,
+    lr: PositiveFloat | None = None,
+    seed: Seed | None = None,
+    device: Device | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
 ) -> Model:
     """Fine-tune a pretrained encoder on all tasks at once: the multi-task teacher (MKD, section 3.1).
 
@@ -93,6 +97,7 @@ def refine(
     return Model(run.path)
 
 
+@checked
 @remote_paths("model", "task", "data", "settings", out="out")
 def finetune(
     model: str | Path | Model,
@@ -100,20 +105,20 @@ def finetune(
     task: TaskSpec,
     data: Any = None,
     out: str | Path,
-    recipe: str = "finetune",
-    settings: Mapping[str, Any] | None = None,
+    recipe: Recipe = "finetune",
+    settings: Settings | None = None,
     train: TrainSettings | None = None,
-    limit: int | None = None,
-    eval_limit: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    seed: int | None = None,
-    device: str | None = None,
+    limit: PositiveInt | None = None,
+    eval_limit: PositiveInt | None = None,
+    epochs: PositiveInt | None = None,
+    steps: PositiveInt | None = None,
+    batch: PositiveInt | None = None,
+    lr: PositiveFloat | None = None,
+    seed: Seed | None = None,
+    device: Device | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
 ) -> Model:
     """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows.
 

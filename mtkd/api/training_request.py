@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.common.errors import MtkdWarning, UserError, a_type
+from tasks.common.errors import MtkdWarning
 from tasks.common.urls import as_url
 from tasks.task import Task
 from tasks.task_names import describe, resolve
@@ -43,14 +43,11 @@ def prepare(
         shorthands: see `load_recipe`.
         others: see `mtkd.refine`.
     """
-    from mtkd.jobs.distillation.python_objects import require_objects
     from mtkd.jobs.request import Request
-    from mtkd.training.callbacks import Callback, require_known_events
+    from mtkd.training.callbacks import require_known_events
     from tasks.data.sources import open_data
 
-    require_objects("callbacks", callbacks, Callback)
     require_known_events(callbacks)
-
     loaded = load_recipe(command, recipe, tasks, settings, train, **shorthands)
     known_tasks = _tasks_of(model)
     requested_names = {word.strip() for word in describe(tasks).split(",")}
@@ -59,7 +56,7 @@ def prepare(
     request = Request(
         data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
-        out=_directory(out),
+        out=Path(out),
         limit=limit,
         eval_limit=eval_limit,
         resume=resume,
@@ -67,12 +64,6 @@ def prepare(
         device=device,
     )
     return loaded, request
-
-
-def _directory(out: Any) -> Path:
-    if not isinstance(out, str | Path):
-        raise UserError(f"`out` cannot be {a_type(out)}", expected="the path of a directory to write to")
-    return Path(out)
 
 
 def load_recipe(
@@ -92,13 +83,7 @@ def load_recipe(
     """
     from mtkd.recipes import load_settings
 
-    settings = settings or {}
-    if not isinstance(settings, Mapping):
-        raise UserError(
-            f"`settings` cannot be {a_type(settings)}",
-            expected='a mapping such as {"train.weight_decay": 0.1}',
-        )
-    changes = _train_changes(command, train, shorthands) | dict(settings)
+    changes = _train_changes(command, train, shorthands) | dict(settings or {})
     return load_settings(recipe, command, changes, describe(tasks))
 
 
@@ -160,34 +145,10 @@ def model_or_path(model: Any) -> Any:
     return str(model) if isinstance(model, Path) else model
 
 
-def require_path(name: str, value: Any, reason: str) -> None:
-    """Refuse rows in memory where only a name or a path can be used; None is allowed.
-
-    Raises:
-        UserError: `value` is anything else; `reason`: why.
-    """
-    if value is not None and not isinstance(value, str | Path):
-        raise UserError(
-            f"`{name}` cannot be {a_type(value)} here: {reason}",
-            expected="a name or a path",
-            hint="write the rows to a directory TASK/SPLIT.parquet, or into the files of a task file",
-        )
-
-
 def file_names(
-    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
+    unlabelled: Mapping[str, str | Path | Sequence[str | Path]] | None,
 ) -> dict[str, str | list[str]]:
-    """The argument `unlabelled` of functions that take only files, with names in place of paths.
-
-    Raises:
-        UserError: it holds rows in memory.
-    """
-    if unlabelled is not None and not isinstance(unlabelled, Mapping):
-        expected = 'a mapping from tasks to files, such as {"sst2": "more.csv"}'
-        raise UserError(f"`unlabelled` cannot be {a_type(unlabelled)}", expected=expected)
-    for files in (unlabelled or {}).values():
-        for file in files if isinstance(files, list | tuple) else [files]:
-            require_path("unlabelled", file, "only files can be recorded")
+    """The argument `unlabelled` of functions that take only files, with names in place of paths."""
     return {
         task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
         for task, files in (unlabelled or {}).items()

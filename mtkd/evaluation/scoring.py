@@ -185,15 +185,22 @@ def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:
             score.predictions.write(path, score.task, score.split)
 
 
-def read_predictions(directory: Path) -> dict[str, dict[str, RowPredictions]]:
+def read_predictions(directory: Path, tasks: Iterable[Task] = ()) -> dict[str, dict[str, RowPredictions]]:
     """Read what `write_predictions` wrote: task -> split -> predictions; empty if there is nothing.
 
+    Args:
+        tasks: whose predictions are checked against their labels.
+
     Raises:
-        UserError: a file is damaged.
+        UserError: a file is damaged, or holds what cannot be predictions of its task.
     """
+    by_name = {task.name: task for task in tasks}
     predictions: dict[str, dict[str, RowPredictions]] = {}
     paths = sorted(directory.glob("*/*.parquet"))
     check_digests(directory.parent, [path.relative_to(directory.parent).as_posix() for path in paths])
     for path in paths:
-        predictions.setdefault(path.parent.name, {})[path.stem] = RowPredictions.read(path)
+        rows = RowPredictions.read(path)
+        if task := by_name.get(path.parent.name):
+            rows.check(task, path)
+        predictions.setdefault(path.parent.name, {})[path.stem] = rows
     return predictions

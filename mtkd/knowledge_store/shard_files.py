@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -66,16 +67,14 @@ class Shard:
     """
 
     def __init__(self, path: Path):
-        header, base = read_header(path)
+        header = read_header(path)
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.views: dict[str, np.ndarray] = {}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                dtype = np.dtype(_NUMPY[entry["dtype"]])
-                count = int(np.prod(entry["shape"], dtype=np.int64))
-                flat = np.frombuffer(self._map, dtype, count, base + entry["data_offsets"][0])
-                self.views[name] = flat.reshape(entry["shape"])
+        for name, stored in header.tensors.items():
+            dtype = np.dtype(_NUMPY[stored.dtype])
+            flat = np.frombuffer(self._map, dtype, math.prod(stored.shape), stored.start)
+            self.views[name] = flat.reshape(stored.shape)
         self.offsets = {
             per: np.concatenate([[0], np.cumsum(self.views[counts], dtype=np.int64)])
             for per, counts in (("token", "tokens"), ("kept", "kept"))
@@ -85,6 +84,8 @@ class Shard:
     def check(self, fields: Iterable[Field], rows: int) -> None:
         """Check that it has these fields for so many rows; raises ValueError."""
         for field in fields:
+            if field.name not in self.views:
+                raise ValueError(f"it has no {field.name!r}")
             values = self.views[field.name]
             entries = rows if field.per == "row" else int(self.offsets[field.per][-1])
             stored = torch.empty(0, dtype=torch.int16 if field.dtype == torch.bfloat16 else field.dtype)

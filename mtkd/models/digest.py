@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 
 
@@ -18,5 +19,7 @@ def digest_weights(module: nn.Module) -> str:
 
 
 def tensor_bytes(value: Tensor) -> bytes:
-    """The values of a tensor of any dtype, in memory order."""
+    """The values of a tensor of any dtype, in memory order; raises UserError if it has none."""
+    if value.is_meta:
+        raise UserError("a weight has no values: it is on the device 'meta'", expected="weights on a device")
     return np.asarray(value.detach().cpu().contiguous().view(-1).view(torch.uint8)).tobytes()

@@ -222,15 +222,13 @@ class MultiTaskModel(nn.Module):
         check_digests(path)
         model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
-            for file in (path / WEIGHTS, path / HEADS):
-                refuse_other_types(file)
             model.encoder.load_weights(load_file(path / WEIGHTS))
             weights = load_file(path / HEADS)
             model.head_modules.load_state_dict({f"{_PREFIX}{name}": weights[name] for name in weights})
-        except UserError:
-            raise
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
+        refuse_other_types(model.encoder, path / WEIGHTS, "body.")
+        refuse_other_types(model.head_modules, path / HEADS, _PREFIX)
         refuse_not_finite(model, str(path))
         return model.eval()
 

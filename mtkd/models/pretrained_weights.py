@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import safe_open
@@ -16,11 +18,9 @@ from torch import Tensor, nn
 from tasks.common.errors import UserError, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
-from tasks.common.reading import require_file
+from tasks.common.records import Record, read_record
 
 SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_INTEGERS = ("position_ids", "token_type_ids")  # buffers that older checkpoints have
 _REFUSED = "the weights in {} cannot be used"
 _EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
 _HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "
@@ -76,26 +76,51 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
                 save_file(read_bin(file), Path(converted) / SAFETENSORS, {"format": "pt"})
                 shutil.copy(file.with_name("config.json"), converted)
                 location = converted
-            parts = {SAFETENSORS: [file], INDEX: sorted(file.parent.glob("model-*.safetensors"))}
-            for part in parts.get(file.name, []):
-                refuse_other_types(part)
+                file = Path(converted) / SAFETENSORS
             loading_options = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
-            return auto.from_pretrained(location, **fixed, **loading_options)
+            loaded = auto.from_pretrained(location, **fixed, **loading_options)
+            refuse_other_types(loaded[0], file, f"{loaded[0].base_model_prefix}.")
+            return loaded
 
     loaded: tuple[Any, dict[str, Any]] = load_named(load, name, what)
     refuse_not_finite(loaded[0], name)
     return loaded[0], set(loaded[1]["missing_keys"])
 
 
-def refuse_other_types(file: Path) -> None:
-    """Check that a safetensors file holds floating-point numbers, as weights are; raises UserError."""
-    with safe_open(require_file(file), "pt") as opened:
-        for name in opened.keys():  # noqa: SIM118 (it is no dict)
-            dtype = opened.get_slice(name).get_dtype()
-            if dtype not in _FLOATS and not name.endswith(_INTEGERS):
-                raise UserError(
-                    f"the weights in {file} are damaged: {name} holds {dtype}", expected=", ".join(_FLOATS)
-                )
+def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:
+    """Check that the weights that were loaded from a file are floating-point numbers in it.
+
+    Args:
+        file: safetensors, or the index of several.
+        prefix: what names of weights may start with in the module alone or in the file alone.
+
+    Raises:
+        UserError: they are integers, truth values or complex numbers, which loading converts without a word.
+    """
+    files = [file]
+    if file.name == INDEX:
+        names = read_record(file, _Index).weight_map.values()
+        files = [file.with_name(name) for name in dict.fromkeys(names)]
+    expected = {name for name, weight in module.state_dict().items() if weight.is_floating_point()}
+    for part in files:
+        with safe_open(part, "pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 (it is no mapping)
+                dtype = stored.get_slice(name).get_dtype()
+                usual = {name, prefix + name, name.removeprefix(prefix)} & expected
+                if usual and not re.match(r"B?F\d", dtype):
+                    raise UserError(
+                        _REFUSED.format(part) + f": {name} holds {dtype}, not floating-point numbers",
+                        hint="restore the file from a copy",
+                    )
+
+
+@dataclass(frozen=True)
+class _Index(Record):
+    """The index of several files of weights."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = Record.__pydantic_config__ | {"extra": "ignore"}
+
+    weight_map: dict[str, str]
 
 
 def refuse_not_finite(module: nn.Module, where: str) -> None:

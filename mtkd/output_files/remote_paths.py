@@ -11,13 +11,13 @@ import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.output_files.output_directory import has_claim, visible_files
-from tasks.common.errors import UserError, did_you_mean, shorten
+from tasks.common.errors import UserError, shorten
 from tasks.common.files import locked
 from tasks.common.launcher import launch
 from tasks.common.progress import say
@@ -58,10 +58,7 @@ def remote_paths(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}{_similar(kwargs, signature)}") from None
+            bound = signature.bind(*args, **kwargs)
             values = {name: value for name, value in bound.arguments.items() if name != var_keyword}
             values |= bound.arguments.get(var_keyword, {})
             for name, value in values.items():
@@ -86,12 +83,6 @@ def remote_paths(
         return call
 
     return wrap
-
-
-def _similar(names: Iterable[str], signature: inspect.Signature) -> str:
-    """`(did you mean 'NAME'?)` for the first argument that a function does not have."""
-    unknown = next((name for name in names if name not in signature.parameters), None)
-    return did_you_mean(unknown, list(signature.parameters)) if unknown else ""
 
 
 def _local(name: str, value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic_core import from_json
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,22 +24,36 @@ class SafetensorsFormat:
         save_file(tensors, path, metadata={"key": key} if key else None)
 
     def read_footer(self, path: Path) -> Footer | None:
-        """Read the key; None if the file is missing or its length does not match its header."""
+        """Read the key; None if the file is missing or damaged."""
         try:
-            header, start = read_header(path)
-            key = header.pop("__metadata__", {}).get("key", "")
-            end = max(entry["data_offsets"][1] for entry in header.values())
-            return Footer(key) if path.stat().st_size == start + end else None
-        except (OSError, ValueError, KeyError):
+            return Footer(read_header(path).metadata.get("key", ""))
+        except (OSError, ValueError):
             return None
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Read the header of a safetensors file, and the offset at which the data begin.
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: its type as safetensors names it, its shape, and where its bytes start."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file holds: tensors by name, and other texts by name."""
+
+    tensors: Mapping[str, StoredTensor]
+    metadata: Mapping[str, str]
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a safetensors file, and compare it with the file's size.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a safetensors file, or its header does not describe its content.
+        ValueError: it is not a safetensors file, or its header does not describe its content.
     """
     if problem := not_regular(path):
         raise ValueError(f"it {problem}")
@@ -50,4 +64,10 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         raise ValueError(f"it is not a safetensors file ({error})") from error
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        return json.loads(file.read(size)), 8 + size
+        entries = from_json(file.read(size))
+    metadata = entries.pop("__metadata__", {})
+    tensors = {
+        name: StoredTensor(entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
+        for name, entry in entries.items()
+    }
+    return Header(tensors, metadata)

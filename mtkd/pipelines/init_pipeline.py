@@ -20,6 +20,7 @@ from mtkd.pipelines.init_files import pipeline_text, task_text
 from tasks.checks.data_quality import labels_alike
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
+from tasks.common.arguments import checked
 from tasks.common.errors import UserError, counted
 from tasks.common.files import atomic_path, check_output_file, locked
 from tasks.data.loading import require_valid
@@ -56,6 +57,7 @@ class InitResult:
     notes: tuple[str, ...]
 
 
+@checked
 @remote_paths()
 def init_pipeline(
     data: str | Path | Sequence[str | Path],

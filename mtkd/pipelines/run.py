@@ -22,6 +22,7 @@ from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directo
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.recipes import assign_setting
 from mtkd.training.run_directory import RUN_FILE
+from tasks.common.arguments import checked
 from tasks.common.errors import UserError
 from tasks.common.files import locked, write_json
 from tasks.common.progress import is_quiet, say
@@ -58,6 +59,7 @@ class StepResult:
         return asdict(self)
 
 
+@checked
 @remote_paths()
 def run_pipeline(
     file: str | Path,

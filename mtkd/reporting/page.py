@@ -25,6 +25,7 @@ from mtkd.reporting.runs import STUDENT, Run
 from mtkd.reporting.scores import Errors, Line, Scores, errors_of, score_models
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
+from tasks.data.sources import open_data
 
 MOST_CLASSES = 8  # of a confusion matrix; tasks with more list their worst classes
 MARKS = {"better": "▲ better", "worse": "▼ worse", "tied": "= tied"}
@@ -46,10 +47,11 @@ def write_report(
         problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
         raise UserError(f"`out={out}` {problem}", hint=hint)
+    source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
     if bench:
         gathered = _timed(gathered)
-    write_text(out, render(gathered, TextReader(data), examples))
+    write_text(out, render(gathered, TextReader(source), examples))
     return out
 
 

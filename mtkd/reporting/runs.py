@@ -16,8 +16,8 @@ from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS
 from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import check_digests
-from tasks.common.errors import UserError
-from tasks.common.records import check_record
+from tasks.common.errors import UserError, brief
+from tasks.common.records import MOST, check_record
 from tasks.task import Task
 
 TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
@@ -118,7 +118,8 @@ def read_run(path: Path, name: str) -> Run:
             )
         tasks = {task.name: task for task in read_saved(path).tasks}
         log, stages = _read_log(path, record["training"])
-        run = Run(path, name, record, tasks, log, stages, dict(read_predictions(path / PREDICTIONS)))
+        predictions = read_predictions(path / PREDICTIONS, tasks.values())
+        run = Run(path, name, record, tasks, log, stages, dict(predictions))
         _ = (
             run.role,
             run.seed,
@@ -147,7 +148,17 @@ def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]
         try:
             lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
             records = [check_record(from_json(line), dict[str, float], str(file)) for line in lines]
-            log += [record | {"step": int(record["step"]) + start} for record in records]
+            log += [record | {"step": start + _step(record, file)} for record in records]
         except (ValueError, KeyError) as error:
             raise UserError(f"the log {file} cannot be read: {error}") from error
     return log, stages
+
+
+def _step(record: dict[str, float], file: Path) -> int:
+    """The step of a record of a log."""
+    step = record.get("step")
+    if step is None:
+        raise UserError(f"{file}: a record lacks the key 'step'")
+    if not (0 <= step <= MOST and step == int(step)):
+        raise UserError(f"{file}: step = {brief(step)} is not valid", expected="a whole number of 0 or more")
+    return int(step)

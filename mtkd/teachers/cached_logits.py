@@ -29,6 +29,7 @@ from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 
 _SHARD_ROWS = 8192
+_TENSOR = "logits"  # of a shard
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class MappedLogits:
     """
 
     def __init__(self, files: Sequence[Path]):
-        self._parts = [_map_logits(file) for file in files]
+        self._files, self._parts = files, [_map_logits(file) for file in files]
         self._starts = np.cumsum([0, *map(len, self._parts)])
 
     def __len__(self) -> int:
@@ -64,13 +65,27 @@ class MappedLogits:
         for part in np.unique(part_of_row):
             rows = part_of_row == part
             logits[rows] = self._parts[part][indices[rows] - self._starts[part]]
+            if not np.isfinite(logits[rows]).all():
+                raise UserError(
+                    f"the logits in {self._files[part]} are damaged: they are not all finite",
+                    hint="delete this file: the same command computes it again",
+                )
         return logits
 
 
 def _map_logits(path: Path) -> np.ndarray:
-    header, base = read_header(path)
-    entry = header["logits"]
-    return np.asarray(np.memmap(path, "<f4", "r", base + entry["data_offsets"][0], tuple(entry["shape"])))
+    stored = read_header(path).tensors[_TENSOR]
+    return np.asarray(np.memmap(path, "<f4", "r", stored.start, stored.shape))
+
+
+def _holds_logits(path: Path, task: Task, shard: PlannedShard) -> bool:
+    """True if a file is a shard as it was planned, in the shape of the task's logits."""
+    try:
+        stored = read_header(path).tensors.get(_TENSOR)
+    except (OSError, ValueError):
+        return False
+    rows = len(shard.rows), *task.type.logits_shape(task, 0)[:1]
+    return stored is not None and stored.dtype == "F32" and stored.shape[:2] == rows
 
 
 def cache_logits(
@@ -128,6 +143,10 @@ def cache_logits(
             remove_leftovers(path)
             for file in damaged_files(path):  # is computed again
                 (path / file).unlink(missing_ok=True)
+        for shard in shards if ranks.first else ():
+            path = directory / shard.file
+            if path.is_file() and not _holds_logits(path, tasks[shard.task], shard):
+                path.unlink()  # is computed again
         ranks.wait()
         missing = output.missing()
         total, remaining = total_size(shards), total_size(missing)
@@ -154,7 +173,7 @@ def _logits_maker(
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             logits = predict_logits(teacher, task, rows, batch_size=batch_size, advance=advance)
         _check_finite(task.name, rows, logits)
-        return {"logits": torch.from_numpy(logits)}
+        return {_TENSOR: torch.from_numpy(logits)}
 
     return make
 

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from pydantic_core import from_json
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, read_tensors, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
@@ -19,6 +22,7 @@ from tasks.common.progress import say
 from tasks.common.records import Count, Record, read_record
 
 _CHECKPOINTS_KEPT = 2
+_POSITION = "position.json"
 
 
 @dataclass
@@ -67,9 +71,9 @@ def save_checkpoint(
     state, names = module.state_dict(), _saved_names(module)
     weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
-        save_file(weights, path / "weights.safetensors")
-        save_file(optimizer_tensors(module, optimizer), path / "optimizer.safetensors")
-        write_json(path / "position.json", asdict(position))
+        save_file(weights, path / WEIGHTS)
+        save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
+        write_json(path / _POSITION, asdict(position))
         write_digests(path)
     for old in _checkpoints(directory)[:-_CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
@@ -89,19 +93,37 @@ def restore_checkpoint(
     it, so that all processes restore the same one.
     """
     newest = from_main_process(lambda: _newest_undamaged(directory))
-    if newest is None:
+    read = None if newest is None else _read(newest)
+    if newest is None or read is None:
         return None
-    weights = load_file(newest / "weights.safetensors")
+    position, weights, state = read
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
+    require_fit(newest, module, weights | tied, state)
     module.load_state_dict(weights | tied)
-    restore_optimizer(module, optimizer, load_file(newest / "optimizer.safetensors"))
-    return read_record(newest / "position.json", Position)
+    restore_optimizer(module, optimizer, state)
+    return position
+
+
+def _read(checkpoint: Path) -> tuple[Position, dict[str, Tensor], dict[str, Tensor]] | None:
+    """The position, the weights and the state of the optimiser; None if a file is missing or damaged.
+
+    Raises:
+        UserError: the position is JSON, but of another version or changed by hand.
+    """
+    file = checkpoint / _POSITION
+    try:
+        from_json(file.read_bytes())
+        tensors = read_tensors(checkpoint)
+    except (OSError, ValueError, SafetensorError):
+        return None
+    hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
+    return read_record(file, Position, hint=hint), *tensors
 
 
 def _newest_undamaged(directory: Path) -> Path | None:
     """The newest undamaged checkpoint; the damaged ones after it are removed."""
     while newest := newest_checkpoint(directory):
-        if not damaged_files(newest):
+        if not damaged_files(newest) and _read(newest) is not None:
             break
         say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
         shutil.rmtree(newest)
@@ -118,4 +140,4 @@ def _saved_names(module: nn.Module) -> dict[str, str]:
 def _checkpoints(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
-    return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d+", p.name))
+    return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d+", p.name) and p.is_dir())

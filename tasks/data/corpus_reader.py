@@ -219,8 +219,8 @@ def read_shard(directory: Path, shard: ShardEntry, columns: list[str] | None, *,
 
 
 def _check_columns(path: Path, table: pa.Table, columns: list[str] | None) -> None:
-    """Check the types of a shard's columns, and that only some of them may be null."""
-    for name in columns or table.column_names:
+    """Check that a shard has its columns, their types, and that only some of them may be null."""
+    for name in columns or dict.fromkeys([*_NEVER_NULL, "method", *table.column_names]):
         index = QUESTION_SCHEMA.get_field_index(name)
         if index < 0:
             continue

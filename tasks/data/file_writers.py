@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path
-from tasks.data.raw_table import RawTable, is_text
+from tasks.data.raw_table import RawTable, is_text, python_values
 from tasks.data.text_lines import STANDARD
 
 Added = Sequence[Mapping[str, Any]]  # further columns: one record per row, all with the same keys
@@ -65,13 +65,21 @@ def open_writer(out: Path, suffix: str) -> Iterator[Write]:
 def _records(raw: RawTable, added: Added) -> Iterator[dict[str, Any]]:
     """The rows with their further columns."""
     names = raw.table.column_names
-    rows = (
-        raw.table.to_pylist()
-        if raw.rows is None
-        else (dict(zip(names, row, strict=True)) for row in raw.rows)
-    )
+    rows = raw.rows if raw.rows is not None else zip(*(_column(raw, name) for name in names), strict=True)
     for row, more in zip(rows, added, strict=True):
-        yield {**row, **more}
+        yield {**dict(zip(names, row, strict=True)), **more}
+
+
+def _column(raw: RawTable, name: str) -> list[Any]:
+    """The values of a column; raises UserError for one that cannot be written as text."""
+    column = raw.table[name]
+    try:
+        return python_values(column)
+    except ValueError as error:
+        raise UserError(
+            f"{raw.path}: the column {name!r} holds a {column.type} that cannot be written as text: {error}",
+            hint="write parquet, or leave this column out of the file",
+        ) from error
 
 
 def _json(value: Any) -> str:
@@ -159,8 +167,7 @@ def _parquet(handle: BinaryIO) -> Iterator[Write]:
                 hint="write JSON lines, or give the first row all fields",
             )
         if writer is None:
-            schema = pa.schema([_known(field) for field in table.schema])
-            writer = stack.enter_context(pq.ParquetWriter(handle, schema))
+            writer = stack.enter_context(_parquet_writer(handle, table.schema, raw.path))
         try:
             writer.write_table(table.cast(writer.schema))
         except pa.ArrowException as error:
@@ -171,6 +178,15 @@ def _parquet(handle: BinaryIO) -> Iterator[Write]:
 
     with stack:
         yield write
+
+
+def _parquet_writer(handle: BinaryIO, schema: pa.Schema, path: str) -> pq.ParquetWriter:
+    try:
+        return pq.ParquetWriter(handle, pa.schema([_known(field) for field in schema]))
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{path}: a column cannot be written as parquet: {error}", hint="write JSON lines instead"
+        ) from error
 
 
 def _known(field: pa.Field) -> pa.Field:

@@ -15,7 +15,7 @@ from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
 from tasks.data.file_readers import open_parquet
-from tasks.data.raw_table import check_header
+from tasks.data.raw_table import check_header, python_values
 from tasks.data.text_lines import bounded, opened
 from tasks.task import Task
 
@@ -121,8 +121,8 @@ class TextFiles:
             with open_parquet(path) as file:
                 columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
                 for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
-                    texts = batch[self.column].to_pylist()
-                    names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
+                    texts = python_values(batch[self.column])
+                    names = python_values(batch[title]) if len(columns) == 2 else [None] * len(texts)
                     yield from zip(texts, names, strict=True)
         except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: it is not UTF-8
             raise UserError(f"cannot read {path} as parquet: {error}") from error

@@ -6,6 +6,7 @@ so that all of them can be reported at once.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -118,10 +119,39 @@ def _array(values: Sequence[Any]) -> pa.Array:
     if not values:
         return pa.array([], type=pa.string())
     try:
-        return pa.array(values)
+        return strict_array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
         texts = [value if value is None or is_text(value) else json.dumps(value) for value in values]
         return pa.array(texts, type=pa.string())
+
+
+def strict_array(values: Sequence[Any]) -> pa.Array:
+    """An Arrow column; raises ArrowTypeError for truth values beside numbers, which pyarrow makes 0 and 1."""
+    array = pa.array(values)
+    is_list = pa.types.is_list(array.type)
+    inner = array.type.value_type if is_list else array.type
+    if pa.types.is_floating(inner) or pa.types.is_integer(inner):
+        parts = itertools.chain.from_iterable(value or () for value in values) if is_list else values
+        if any(isinstance(part, bool) for part in parts):
+            raise pa.ArrowTypeError("truth values beside numbers")
+    return array
+
+
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column; raises ValueError for one that Python cannot hold, such as the year 10000."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, KeyError, pa.ArrowException) as error:  # KeyError: no such time zone
+        raise ValueError(str(error)) from error
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """The table with plain texts and bytes in place of views, for which Arrow has few functions."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    for index, field in enumerate(table.schema):
+        if field.type in plain:
+            table = table.set_column(index, field.name, table[field.name].cast(plain[field.type]))
+    return table
 
 
 def is_text(value: Any) -> bool:

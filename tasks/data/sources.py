@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.checks.schema import fit_columns
-from tasks.common.errors import UserError, a_type, did_you_mean
+from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.remote import local, local_copy
+from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
 from tasks.data.file_readers import SplitFiles, read_batches
@@ -230,7 +230,9 @@ def open_data(spec: Any) -> DataSource:
         )
     if spec in _SOURCES:
         return _SOURCES[str(spec)]()
-    root = local_copy(url) if (url := url_of(spec)) else Path(os.path.expanduser(spec))
+    if expected := path_problem(str(spec)):
+        raise UserError(f"`data={brief(str(spec))}` is not valid", expected=expected)
+    root = local_copy(url) if (url := url_of(spec)) else Path(spec).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]

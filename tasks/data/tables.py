@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, counted, shorten
 from tasks.data.missing_data import similar_split
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
 from tasks.data.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
@@ -33,13 +33,16 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         UserError: rows of another type, or of different lengths.
     """
     try:
-        return _convert(rows, list(columns))
-    except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
+        table = without_views(_convert(rows, list(columns)))
+    except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        reason = "lists inside each other" if deep else str(error).strip().split("\n")[0]
         raise UserError(
             f"{what} cannot be read ({type(rows).__name__}): {reason}",
             expected=f"{_TABLES} or a list of {_values(columns)}",
         ) from error
+    check_header(f"the table of {what}", table.column_names)
+    return table if table.num_columns else _of_records([], list(columns))
 
 
 def _values(columns: Sequence[str]) -> str:
@@ -102,7 +105,7 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
 def _array(name: str, values: list[Any]) -> pa.Array:
     """A column; raises TypeError with the name, and with two rows whose types do not fit together."""
     try:
-        return pa.array(values)
+        return strict_array(values)
     except (pa.ArrowException, OverflowError) as error:
         rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
         types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in sorted(rows.items(), key=_row)[:3])

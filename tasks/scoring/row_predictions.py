@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path
+
+if TYPE_CHECKING:
+    from tasks.task import Task
 
 _METRIC = "metric."  # starts the names of the columns with a metric's value on each row
 
@@ -69,26 +72,94 @@ class RowPredictions:
         """Read a file written by `write`.
 
         Raises:
-            UserError: the file is missing or damaged.
+            UserError: the file is missing or damaged, or a column holds something else.
         """
         try:
             table = pq.read_table(path).combine_chunks()
-            columns = {name: table[name].combine_chunks() for name in table.column_names}
-            labels, predictions = (
-                np.array(columns.pop(name).to_pylist(), dtype=None) for name in ("label", "prediction")
+            columns = {name: _checked(name, table[name]) for name in table.column_names}
+            values = {name: _values(name, column) for name, column in columns.items() if name != "uid"}
+            return cls(
+                columns["uid"],
+                values["label"],
+                values["prediction"],
+                groups=values["group"].astype(np.int64) if "group" in values else None,
+                scores=values.get("score"),
+                by_row={
+                    name.removeprefix(_METRIC): value
+                    for name, value in values.items()
+                    if name.startswith(_METRIC)
+                },
+                probabilities=values.get("probabilities"),
             )
-            by_row = {
-                name.removeprefix(_METRIC): column.to_numpy()
-                for name, column in columns.items()
-                if name.startswith(_METRIC)
-            }
-            groups, scores = (
-                columns[name].to_numpy() if name in columns else None for name in ("group", "score")
-            )
-            probabilities = None
-            if "probabilities" in columns:
-                flat = columns["probabilities"].flatten().to_numpy().astype(np.float64)
-                probabilities = flat.reshape(len(labels), -1)
-            return cls(columns["uid"], labels, predictions, groups, scores, by_row, probabilities)
-        except (OSError, pa.ArrowInvalid, KeyError) as error:
-            raise UserError(f"the predictions in {path} cannot be read: {error}") from error
+        except KeyError as error:
+            raise _unreadable(path, f"it has no column {error}") from error
+        except (OSError, ValueError) as error:  # ValueError: also those of Arrow
+            raise _unreadable(path, str(error)) from error
+
+    def check(self, task: Task, where: Path) -> None:
+        """Check that these can be predictions of a task; raises UserError, which names the file `where`."""
+        if problem := task.type.predictions_problem(task, self):
+            raise _unreadable(where, problem)
+
+
+def _unreadable(path: Path, problem: str) -> UserError:
+    return UserError(
+        f"the predictions in {path} cannot be read: {problem}",
+        hint="restore the file from a copy, or score the model again",
+    )
+
+
+def _checked(name: str, column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; raises ValueError if it is empty, has nulls or text that is not UTF-8."""
+    if not len(column):
+        raise ValueError("it has no rows")
+    array = column.combine_chunks()
+    array.validate(full=True)
+    inner = array.flatten() if _is_list(array.type) else array
+    if array.null_count or inner.null_count:
+        raise ValueError(f"the column {name!r} has a null")
+    if name == "uid" and array.type != pa.string():
+        raise ValueError(f"the column {name!r} holds {array.type}, not text")
+    return array
+
+
+def _values(name: str, column: pa.Array) -> np.ndarray:
+    """(n,) or (n, K) float64, or (n,) texts; raises ValueError for anything else."""
+    inner = column.flatten() if _is_list(column.type) else column
+    if name in ("task", "split"):
+        return np.empty(0)
+    if name == "prediction" and column.type in (pa.string(), pa.large_string()):
+        return np.array(column.to_pylist(), dtype=object)
+    if not (pa.types.is_floating(inner.type) or pa.types.is_integer(inner.type)):
+        raise ValueError(f"the column {name!r} holds {column.type}, not numbers")
+    numbers = inner.to_numpy(zero_copy_only=False).astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"the column {name!r} has a number that is not finite")
+    if inner is column:
+        return numbers
+    width, rest = divmod(len(numbers), len(column))
+    if rest or not width or {len(row) for row in column} != {width}:
+        raise ValueError(f"the lists in the column {name!r} are empty or have different lengths")
+    return numbers.reshape(-1, width)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def numbers_problem(task: Task, rows: RowPredictions, *, ids: bool) -> str | None:
+    """Why rows do not have one number each, or with `ids` the id of a label each; None if they do."""
+    if rows.predictions.dtype == object or rows.predictions.ndim != 1 or rows.labels.ndim != 1:
+        return "its labels and predictions are not one number for each row"
+    if not ids:
+        return None
+    if not np.isin([rows.labels, rows.predictions], np.arange(len(task.labels))).all():
+        return f"its labels and predictions are not ids of the {len(task.labels)} labels of {task.name!r}"
+    return probabilities_problem(task, rows)
+
+
+def probabilities_problem(task: Task, rows: RowPredictions) -> str | None:
+    """Why the probabilities of rows are not those of a task's labels; None if they are, or there are none."""
+    if rows.probabilities is None or rows.probabilities.shape == (len(rows), len(task.labels)):
+        return None
+    return f"its probabilities are not {len(task.labels)} for each row, one for each label of {task.name!r}"

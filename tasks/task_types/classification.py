@@ -9,7 +9,7 @@ import numpy as np
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, class_ids, label_texts, named_ids, read_values
+from tasks.task_types.labels import ParsedLabels, class_ids, named_ids, read_values, task_labels
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Classification(TaskType):
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Class ids, parsed from label names or ids, as numbers or text."""
-        values = class_ids(task, label_texts(table.table[task.label]))
+        values = class_ids(task, task_labels(task, table))
         return read_values(task, split, table, values, lambda text: named_ids(task, text))
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:

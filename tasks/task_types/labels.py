@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.common.errors import shorten
+from tasks.common.errors import UserError, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
@@ -64,7 +64,7 @@ def read_values(
         values: (n,) float64 of the column; NaN for values that are not labels of the task.
         expected: invalid label -> description of what was expected.
     """
-    texts = label_texts(table.table[task.label])
+    texts = task_labels(task, table)
     wrong = np.isnan(values)
     if task.may_be_unlabelled(split):
         wrong &= ~missing(texts)
@@ -85,9 +85,31 @@ def missing(texts: pa.Array) -> np.ndarray:
     return is_missing.to_numpy(zero_copy_only=False)
 
 
-def label_texts(column: pa.ChunkedArray) -> pa.Array:
-    """All labels as text: integers without a decimal point, other numbers with all digits."""
-    array = column.combine_chunks()
+def label_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> pa.Array:
+    """All labels as text: integers without a decimal point, other numbers with all digits.
+
+    Args:
+        name: what to call the column in an error.
+
+    Raises:
+        UserError: it holds what is no text, such as lists, bytes or a time zone that does not exist.
+    """
+    try:
+        column.validate(full=True)
+        return _as_text(column.combine_chunks())
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{name} holds {column.type}, which cannot be read as labels: {str(error).splitlines()[0]}",
+            expected="texts or numbers",
+        ) from error
+
+
+def task_labels(task: Task, table: RawTable) -> pa.Array:
+    """The labels of a task's rows as text; see `label_texts`."""
+    return label_texts(table.table[task.label], f"{table.path}: the column {task.label!r}")
+
+
+def _as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_boolean(array.type):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tasks.data.raw_table import RawTable
 from tasks.scoring.metrics import Predictions
+from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
@@ -121,6 +122,13 @@ class MultiLabel(TaskType):
     def has_threshold(self, task: Task) -> bool:
         return True
 
+    def threshold_problem(self, task: Task, threshold: Any) -> str | None:
+        """It is one number from 0 to 1 for each label."""
+        count = len(task.labels)
+        listed = isinstance(threshold, list | tuple) and len(threshold) == count
+        fits = listed and all(type(cut) in (int, float) and 0 <= cut <= 1 for cut in threshold)
+        return None if fits else f"a list of {count} numbers from 0 to 1, one for each label of {task.name!r}"
+
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
         """The threshold with the best F1 for each label, halfway between two rows; 0.5 without positives."""
         labelled = ~np.isnan(labels).any(axis=1)
@@ -133,6 +141,15 @@ class MultiLabel(TaskType):
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
         """The set of labels that more than half of the rows have, and the set of all labels."""
         return [(labels.mean(axis=0) > 0.5).astype(float), np.ones(labels.shape[1])]
+
+    def predictions_problem(self, task: Task, rows: RowPredictions) -> str | None:
+        """Each row has a 0 or 1 for each label."""
+        shape = (len(rows), len(task.labels))
+        if rows.labels.shape != shape or rows.predictions.shape != shape:
+            return f"its labels and predictions are not lists of {shape[1]} numbers, one for each label"
+        if not np.isin([rows.labels, rows.predictions], (0, 1)).all():
+            return "its labels and predictions are not lists of 0 and 1"
+        return probabilities_problem(task, rows)
 
     def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
         """The names of the predicted labels, and the probability of each label."""

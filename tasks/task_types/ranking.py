@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
+from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.labels import ParsedLabels, RowProblem
@@ -99,6 +100,12 @@ class Ranking(Classification):
         by_label = np.stack([1.0 - right, 1.0 - right], axis=1)
         by_label[:, task.positive] = right
         return by_label
+
+    def predictions_problem(self, task: Task, rows: RowPredictions) -> str | None:
+        """Each row has the id of a label, a group and a score."""
+        if rows.groups is None or rows.scores is None or rows.groups.ndim + rows.scores.ndim != 2:
+            return "it has no columns 'group' and 'score' of numbers"
+        return super().predictions_problem(task, rows)
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
         """All candidates wrong, and all candidates right."""

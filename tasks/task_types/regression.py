@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, label_texts, read_values
+from tasks.task_types.labels import ParsedLabels, read_values, task_labels
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Regression(TaskType):
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Finite scores inside the task's range, rounded to float32 as on the hub."""
         allowed = f"a number from {task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
-        values = _scores(task, label_texts(table.table[task.label]))
+        values = _scores(task, task_labels(task, table))
         return read_values(task, split, table, values, lambda text: allowed)
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -100,6 +101,18 @@ class Span(TaskType):
     def has_threshold(self, task: Task) -> bool:
         """True if a question may have no answer."""
         return task.unanswerable
+
+    def threshold_problem(self, task: Task, threshold: Any) -> str | None:
+        """It is a number."""
+        fits = type(threshold) in (int, float) and math.isfinite(threshold)
+        return None if fits else "a finite number"
+
+    def predictions_problem(self, task: Task, rows: RowPredictions) -> str | None:
+        """Each row has a text, and the value of each metric."""
+        if rows.predictions.dtype != object or rows.labels.ndim != 1:
+            return "its predictions are not texts, or its labels not numbers"
+        missing = [name for name in task.metrics if np.ndim(rows.by_row.get(name, 0)) != 1]
+        return f"it has no column {'metric.' + missing[0]!r} of numbers" if missing else None
 
     def evaluate(
         self, task: Task, split: str, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any

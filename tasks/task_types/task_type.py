@@ -16,7 +16,7 @@ import pyarrow as pa
 from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.scoring.metrics import score
-from tasks.scoring.row_predictions import RowPredictions
+from tasks.scoring.row_predictions import RowPredictions, numbers_problem
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
@@ -212,6 +212,10 @@ class TaskType(ABC):
         """True if predictions depend on a threshold that is tuned on validation rows."""
         return False
 
+    def threshold_problem(self, task: Task, threshold: Any) -> str | None:
+        """What is expected of a threshold that was read from a file; None if it can be one."""
+        return None
+
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
         """The threshold with the best score on labelled rows, as plain JSON; None if the type has none."""
         return None
@@ -276,6 +280,12 @@ class TaskType(ABC):
         all_probabilities = self.probabilities(task, logits, encoded.groups)
         for row, value in enumerate(self.decode(task, logits, encoded.groups, threshold)):
             yield self.record(task, value, None if all_probabilities is None else all_probabilities[row])
+
+    def predictions_problem(self, task: Task, rows: RowPredictions) -> str | None:
+        """Why rows that were read from a file cannot be a task's; None if they can. By default each row has
+        one number, and of types with `labels` it is the id of one.
+        """
+        return numbers_problem(task, rows, ids="labels" in self.fields)
 
     def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
         """The record of one row, from its results of `decode` and `probabilities`.

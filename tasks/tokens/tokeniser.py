@@ -7,9 +7,10 @@ then cost little more than a look-up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,12 +62,19 @@ class Tokeniser:
         self.hf = hf
         backend = self._backend()
         token_type_ids = "token_type_ids" in hf.model_input_names
-        self.digest, self.word_local = _digest_and_word_local(backend.to_str(), token_type_ids)
+        self.digest, self.word_local, missing = _described(backend.to_str(), token_type_ids)
+        if missing is not None:
+            raise UserError(
+                f"the tokeniser {hf.name_or_path!r} lacks {missing!r} in its vocabulary",
+                expected="a vocabulary with a token for unknown words",
+                hint="add it, or restore the files of the tokeniser",
+            )
         self.vocab_size: int = len(hf)
         self.pad_id: int = hf.pad_token_id
         self.unknown_id: int = hf.unk_token_id
         self.mask_token: str = str(hf.mask_token)
-        self._layouts = {n: probe_layout(backend, n, token_type_ids) for n in (1, 2)}
+        with tokeniser_errors(hf.name_or_path):
+            self._layouts = {n: probe_layout(backend, n, token_type_ids) for n in (1, 2)}
         self._word_index: dict[str, int] = {}
         self._word_ids = RaggedArray.from_lists([])
 
@@ -158,7 +166,8 @@ class Tokeniser:
         parts: list[tuple[RaggedArray, RaggedArray, RaggedArray]] = []
         for i in range(0, len(texts), TEXTS_PER_CALL):
             batch = texts[i : i + TEXTS_PER_CALL].to_pylist()
-            encodings = self._backend().encode_batch(batch, add_special_tokens=False)
+            with tokeniser_errors(self.hf.name_or_path):
+                encodings = self._backend().encode_batch(batch, add_special_tokens=False)
             offsets = [
                 _trimmed(text, encoding.offsets) for text, encoding in zip(batch, encodings, strict=True)
             ]
@@ -177,7 +186,8 @@ class Tokeniser:
 
     def _encode(self, texts: pa.StringArray | list[str]) -> RaggedArray:
         listed = texts if isinstance(texts, list) else texts.to_pylist()
-        encodings = self._backend().encode_batch_fast(listed, add_special_tokens=False)
+        with tokeniser_errors(self.hf.name_or_path):
+            encodings = self._backend().encode_batch_fast(listed, add_special_tokens=False)
         return RaggedArray.from_lists([encoding.ids for encoding in encodings])
 
     def _by_word(self, texts: pa.StringArray) -> RaggedArray:
@@ -214,11 +224,30 @@ def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]
 
 
 @lru_cache(maxsize=4)  # the models of a run often share one, and it takes a tenth of a second
-def _digest_and_word_local(backend: str, token_type_ids: bool) -> tuple[str, bool]:
-    """`Tokeniser.digest` and `Tokeniser.word_local` of a serialised backend."""
+def _described(backend: str, token_type_ids: bool) -> tuple[str, bool, str | None]:
+    """`Tokeniser.digest` and `Tokeniser.word_local` of a serialised backend, and the token for unknown words
+    if it is missing in a vocabulary whose model needs it.
+    """
     parts = json.loads(backend)
     digest = digest_bytes(json.dumps(parts, sort_keys=True), str(token_type_ids))
-    return digest, _is_word_local(parts)
+    model = parts["model"]
+    needs_token = model["type"] in ("WordPiece", "WordLevel") and model["unk_token"] not in model["vocab"]
+    return digest, _is_word_local(parts), model["unk_token"] if needs_token else None
+
+
+@contextlib.contextmanager
+def tokeniser_errors(where: str) -> Iterator[None]:
+    """Turn the errors of tokenizers, which have no class of their own, into a UserError."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"the tokeniser {where!r} cannot be used: {reason}",
+            hint="restore its files; an export is made again with `mtkd.export`",
+        ) from error
 
 
 def _is_word_local(parts: dict[str, Any]) -> bool:

@@ -69,8 +69,10 @@ def test_built_in_augmenters_by_name() -> None:
     assert build_augmenter("mask", {"p": 0.2, "seed": 3}) == Masking(0.2, seed=3)
     with pytest.raises(UserError, match="did you mean 'seed'"):
         build_augmenter("mask", {"sead": 3})
-    with pytest.raises(UserError, match=r"the augmenter 'mask': p: 'often' is not valid"):
-        build_augmenter("mask", {"p": "often"})
+    for wrong in ({"p": "often"}, {"p": True}, {"seed": 1.5}, {"mask_token": 5}):
+        ((setting, value),) = wrong.items()
+        with pytest.raises(UserError, match=f"the augmenter 'mask': {setting}={value!r} is not valid"):
+            build_augmenter("mask", wrong)
     with pytest.raises(UserError, match="0 < p < 1"):
         build_augmenter("mask", {"p": 3})
     with pytest.raises(UserError, match="mtkd augment questions generate"):

@@ -108,6 +108,17 @@ def test_rows_without_a_label() -> None:
     assert without_label(lists, "multilabel").to_pylist() == [False, False, True]
 
 
+BYTES = pa.array([b"a", b"\xff"] * 20, pa.binary(1))
+TIMES = pa.array(range(40), pa.timestamp("us", "Evil/Zone"))
+NOT_UTF8 = pa.array([b"\xff", b"a"] * 20).view(pa.string())
+
+
+def test_columns_that_cannot_be_text_are_left_out() -> None:
+    rows = table(text=TEXTS, label=["a", "b"]).append_column("time", TIMES).append_column("bytes", BYTES)
+    guess = guess_task(rows, "rows")
+    assert (guess.columns, guess.label, guess.labels) == (("text",), "label", ("a", "b"))
+
+
 MANY = pa.table(
     {"text": [f"row {n} of many" for n in range(10_000)], "label": [f"x{n}" for n in range(10_000)]}
 )
@@ -145,6 +156,13 @@ MANY = pa.table(
         ),
         (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
         (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),
+        (
+            table(text=TEXTS).append_column("label", BYTES),
+            {},
+            ["holds fixed_size_binary[1], which cannot be"],
+        ),
+        (table(text=TEXTS).append_column("label", TIMES), {}, ["which cannot be read as labels"]),
+        (table(text=TEXTS).append_column("label", NOT_UTF8), {}, ["holds string, which cannot be read"]),
     ],
 )
 def test_tables_that_are_no_task(rows: pa.Table, options: dict[str, Any], parts: list[str]) -> None:

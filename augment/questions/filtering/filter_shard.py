@@ -14,6 +14,7 @@ from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.heuristics import Reason, copied
 from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
 from augment.questions.question_rows import QuestionRow
+from tasks.common.arguments import PositiveInt, Seed, check_fields
 from tasks.common.errors import UserError
 from tasks.scoring.answers import Answer, Answerer
 from tasks.scoring.squad import token_f1
@@ -46,10 +47,11 @@ class FilterSettings:
     any_form: bool = False
     unanswerable: float = 0.33
     labels: bool = False
-    seed: int = 0
-    shard_rows: int = 10_000
+    seed: Seed = 0
+    shard_rows: PositiveInt = 10_000
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.unanswerable < 1:
             raise UserError(
                 f"`unanswerable={self.unanswerable}` is not valid", expected="0 or more, and below 1"
@@ -63,8 +65,6 @@ class FilterSettings:
             raise UserError(
                 f"`min_confidence={self.min_confidence}` is not valid", expected="a number, such as 0 or 1.5"
             )
-        if self.shard_rows < 1:
-            raise UserError(f"`shard_rows={self.shard_rows}` is not valid", expected="1 or more")
 
     def to_json(self) -> dict[str, float | int | bool]:
         """The fields by name."""

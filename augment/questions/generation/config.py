@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from augment.questions.endpoint.estimate import Prices
 from augment.questions.generation.paragraphs import Words
 from augment.questions.rules.rule_augmenter import RULES
+from tasks.common.arguments import PositiveInt, check_fields
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,20 @@ class GenerationConfig:
     text_column: str = "text"
     title_column: str = "title"
     split: str = "train"
-    per_paragraph: int = 1
+    per_paragraph: PositiveInt = 1
     beams: int = 1
     sample: bool = False
     top_p: float = 0.95
     temperature: float = 1.0
     form: str | None = None
     max_input: int | None = None
-    max_output: int | None = None
+    max_output: PositiveInt | None = None
     spacy: str | None = None
     backend: str = "native"
-    precision: str = "fp32"
-    batch: int = 32
-    shard_rows: int = 1000
-    limit: int | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch: PositiveInt = 32
+    shard_rows: PositiveInt = 1000
+    limit: PositiveInt | None = None
     seed: int = 0
     endpoint_model: str | None = None
     api_key_env: str | None = None
@@ -45,6 +46,9 @@ class GenerationConfig:
     retries: int = 5
     price_in: float | None = None
     price_out: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def asks_endpoint(self) -> bool:

@@ -27,15 +27,13 @@ from augment.questions.generation.paragraphs import (
 )
 from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
-from tasks.common.errors import UserError, counted, unknown
+from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import MANIFEST, CorpusManifest
 from tasks.data.rows import Rows
 
 if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
-_COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
-_PRECISIONS = ("fp32", "bf16")
 _MOST_OUTPUT = 1024  # tokens of a question
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
@@ -47,16 +45,6 @@ _OF_ENDPOINTS = (
 
 def _nothing() -> None:
     pass
-
-
-def _check(config: GenerationConfig) -> None:
-    """Raise UserError if an option that several kinds of models have is out of range."""
-    for option in _COUNTS:
-        value = getattr(config, option)
-        if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"`{option}={value!r}` is not valid", expected="1 or more")
-    if config.precision not in _PRECISIONS:
-        raise unknown("precision", config.precision, _PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,6 @@ def prepare_generation(
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
-    _check(config)
     near = difflib.get_close_matches(config.model, [RULES], cutoff=0.7)
     if near and config.model != RULES and not Path(config.model).exists():
         raise UserError(

@@ -11,7 +11,12 @@ from torch import nn
 from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
-from mtkd.jobs.distillation.python_objects import describe_losses, describe_module, require_objects
+from mtkd.jobs.distillation.python_objects import (
+    describe_losses,
+    describe_module,
+    require_initialised,
+    require_trainable,
+)
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
     usable_request,
@@ -78,9 +83,8 @@ def distill(
     """
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks)
-    if losses is not None:
-        require_objects("losses", losses, LossTerm)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
+    require_initialised((terms or {}).values())
     if isinstance(student, MultiTaskModel):
         settings = settings_of_student(settings, student)
     labels_only = settings.supervision == "labels"
@@ -91,6 +95,7 @@ def distill(
     if teacher_labels:
         sources["teacher_labels"] = parse_labels(teacher_labels)
     if student is not None:
+        require_trainable(student)
         sources["student"] = describe_module(student)
     if terms is not None:
         sources["losses"] = describe_losses(terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -21,7 +21,7 @@ from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
-from tasks.common.errors import UserError, a_type
+from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -117,24 +117,20 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
             yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
-def require_objects(what: str, values: Any, kind: type) -> None:
-    """Refuse an argument that is not a list (or dict) of instances of `kind`, such as a class or a function.
+def require_trainable(student: nn.Module) -> None:
+    """Refuse a student of which no weight can be trained; raises UserError."""
+    if isinstance(student, MultiTaskModel) and not any(p.requires_grad for p in student.parameters()):
+        raise UserError(
+            "no weight of `student` can be trained: requires_grad is False for all of them",
+            hint="call student.requires_grad_(True), or pass its encoder alone to train new heads",
+        )
 
-    Raises:
-        UserError: names the argument `what`, and the first value of another type.
-    """
-    expected = f"a list of objects whose classes extend mtkd.{kind.__name__}"
-    if isinstance(values, str) or not isinstance(values, Mapping | Sequence):
-        raise UserError(f"`{what}` cannot be {a_type(values)}", expected=expected)
-    for value in values.values() if isinstance(values, Mapping) else values:
-        if isinstance(value, type):
-            raise UserError(
-                f"`{what}` holds the class {value.__name__}", expected=expected, hint=f"{value.__name__}(...)"
-            )
-        if not isinstance(value, kind):
-            raise UserError(f"`{what}` holds {a_type(value)}", expected=expected)
-        if isinstance(value, nn.Module) and "_parameters" not in vars(value):
-            raise UserError(f"the `__init__` of {type(value).__name__} does not call `super().__init__()`")
+
+def require_initialised(losses: Iterable[LossTerm]) -> None:
+    """Refuse a loss whose class forgets to initialise its base class; raises UserError."""
+    for loss in losses:
+        if "_parameters" not in vars(loss):
+            raise UserError(f"the `__init__` of {type(loss).__name__} does not call `super().__init__()`")
 
 
 @dataclass(frozen=True)

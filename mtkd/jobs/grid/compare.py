@@ -121,8 +121,9 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
         for scores in record["scores"].values():
             by_task.setdefault(scores["task"], []).append(scores["primary"])
         _collect_metrics(row, list(record["scores"].values()))
-        results.tasks |= {task.name: task for task in read_saved(job.out).tasks}
-        for task, splits in read_predictions(job.out / PREDICTIONS).items():
+        tasks = read_saved(job.out).tasks
+        results.tasks |= {task.name: task for task in tasks}
+        for task, splits in read_predictions(job.out / PREDICTIONS, tasks).items():
             results.predicted.setdefault(run.cell, {}).setdefault(task, {})[run.seed] = splits
             results.specs.setdefault(task, run.spec)
         row.parameters = record["parameters"]["total"]

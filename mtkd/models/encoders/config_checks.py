@@ -29,11 +29,12 @@ _SIZES = {
 }
 
 
-def build_configuration(values: Mapping[str, Any]) -> Any:
+def build_configuration(values: Mapping[str, Any], where: str = "the encoder") -> Any:
     """The configuration object of an encoder's family.
 
     Args:
         values: with `model_type`; checked by `refuse_code`.
+        where: what it is the configuration of, for messages.
 
     Raises:
         UserError: there is no such family, or a value is not allowed.
@@ -41,10 +42,10 @@ def build_configuration(values: Mapping[str, Any]) -> Any:
     from transformers import MODEL_MAPPING, AutoConfig
 
     settings = {key: value for key, value in values.items() if key not in _OUTPUT_KEYS}
-    with configuration_errors():
+    with configuration_errors(where):
         hf = AutoConfig.for_model(settings.pop("model_type"), **settings)
-        if type(hf) not in MODEL_MAPPING:
-            raise ValueError(f"{hf.model_type} is not an encoder")
+        if type(hf) not in MODEL_MAPPING or hf.sub_configs or not hasattr(hf, "vocab_size"):
+            raise ValueError(f"{hf.model_type} is not an encoder of text")
         for name, highest in _SIZES.items():
             lowest = 0 if name == "type_vocab_size" else 1
             if not lowest <= (size := getattr(hf, name, 1)) <= highest:
@@ -90,7 +91,7 @@ def _few_labels(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def configuration_errors() -> Iterator[None]:
+def configuration_errors(where: str = "the encoder") -> Iterator[None]:
     """Turns exceptions from transformers and torch for an unusable configuration into a UserError."""
     try:
         yield
@@ -98,4 +99,4 @@ def configuration_errors() -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:200] if isinstance(error, ValueError) else reason_of(error)
-        raise UserError(f"the configuration of the encoder cannot be used: {reason}") from error
+        raise UserError(f"the configuration of {where} cannot be used: {reason}") from error

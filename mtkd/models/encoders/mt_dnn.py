@@ -7,16 +7,22 @@ under "scoring_list.N.", which the published files leave out.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
+from mtkd.models.encoders.config_checks import build_configuration, configuration_errors
 from mtkd.models.pretrained_weights import read_torch_file
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, brief, shorten
 from tasks.common.files import locked, staged_directory
 from tasks.common.hub_loading import embedded_encoder, quieten
 from tasks.common.progress import say
+from tasks.common.records import Count, Depth, Share, Size, Units, Vocabulary, check_value
 from tasks.tokens.tokeniser import Tokeniser
+
+_Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
 MT_DNN = ".pt"  # what names of checkpoints end with
 _ENCODER = "bert."
@@ -28,6 +34,21 @@ _RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.
 _TOKENISERS = {30522: None, 28996: "bert-base-cased", 21128: "bert-base-chinese"}
 _EXPECTED = "a checkpoint of MT-DNN: a torch file with the tensors `state` and BERT's sizes `config`"
 _HINT = "a checkpoint written during MT-DNN's training holds more; its script strip_model.py removes that"
+
+
+class _Sizes(TypedDict):
+    vocab_size: Vocabulary
+    hidden_size: Units
+    num_hidden_layers: Depth
+    num_attention_heads: Depth
+    intermediate_size: Size
+    hidden_act: NotRequired[str]
+    max_position_embeddings: NotRequired[Size]
+    type_vocab_size: NotRequired[Count]
+    layer_norm_eps: NotRequired[_Positive]
+    hidden_dropout_prob: NotRequired[Share]
+    attention_probs_dropout_prob: NotRequired[Share]
+    initializer_range: NotRequired[_Positive]
 
 
 def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -44,6 +65,8 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     state, config = parts.get("state"), parts.get("config")
     if not isinstance(state, dict) or not isinstance(config, dict):
         raise UserError(f"{path} has no `state` and `config`", expected=_EXPECTED)
+    if odd := [name for name, value in state.items() if not _is_weight(name, value)]:
+        raise UserError(f"the `state` in {path} has {brief(odd[0])}, which is no weight", expected=_EXPECTED)
     weights = {
         name.removeprefix(_ENCODER): value for name, value in state.items() if name.startswith(_ENCODER)
     }
@@ -51,7 +74,14 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         weights = {name.replace(old, new): value for name, value in weights.items()}
     if missing := [name for name in _REQUIRED if name not in config]:
         raise UserError(f"the `config` in {path} has no {shorten(missing)}", expected=_EXPECTED)
-    return {name: config[name] for name in (*_REQUIRED, *_OPTIONAL) if name in config}, weights
+    sizes = {name: config[name] for name in (*_REQUIRED, *_OPTIONAL) if name in config}
+    check_value(sizes, _Sizes, f"the `config` in {path}")
+    return sizes, weights
+
+
+def _is_weight(name: Any, value: Any) -> bool:
+    is_tensor = isinstance(name, str) and isinstance(value, Tensor)
+    return is_tensor and (value.is_floating_point() or name.endswith("position_ids"))
 
 
 def convert_mt_dnn(file: Path) -> Path:
@@ -85,7 +115,7 @@ def convert_mt_dnn(file: Path) -> Path:
 
 def _load(file: Path) -> tuple[Any, Tokeniser]:
     """The encoder of a checkpoint as a transformers model, and its tokeniser."""
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
     quieten()
     sizes, weights = read_mt_dnn(file)
@@ -95,7 +125,9 @@ def _load(file: Path) -> tuple[Any, Tokeniser]:
             expected="that of BERT: 30522 (uncased), 28996 (cased) or 21128 (Chinese)",
         )
     pooler = "pooler.dense.weight" in weights
-    model = BertModel(BertConfig(**sizes), add_pooling_layer=pooler)
+    config = build_configuration({"model_type": "bert", **sizes}, str(file))
+    with configuration_errors(str(file)):
+        model: Any = BertModel(config, add_pooling_layer=pooler)
     weights.pop("embeddings.position_ids", None)  # a constant
     try:
         model.load_state_dict(weights)

@@ -34,7 +34,7 @@ from mtkd.models.encoders.transformer_init import (
 )
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
-from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite
+from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite, refuse_other_types
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, shorten
@@ -170,12 +170,13 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder = cls(config)
             try:
-                weights = load_file(require_file(Path(locate(name)) / "model.safetensors"))
+                weights = load_file(require_file(file := Path(locate(name)) / "model.safetensors"))
                 missing, _ = encoder.body.load_state_dict(weights, strict=False)
             except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
                 raise UserError(
                     f"the weights of {name!r} are damaged: {str(error).splitlines()[0]}"
                 ) from error
+            refuse_other_types(encoder.body, file)
             refuse_not_finite(encoder, name)
         else:
             options = {"config": config.build_hf(), **pooler_option(config)}

@@ -8,6 +8,7 @@ from wrong_inputs.endpoint import endpoint_cases
 from wrong_inputs.model_files import model_cases
 from wrong_inputs.options import option_cases, setting_cases
 from wrong_inputs.outputs_over_inputs import overlap_cases
+from wrong_inputs.read_back import read_back_cases
 from wrong_inputs.row_files import span_cases, table_cases
 from wrong_inputs.special_files import special_file_cases
 from wrong_inputs.texts_and_outputs import out_cases, text_cases
@@ -25,6 +26,7 @@ def cases() -> Iterator[Case]:
     yield from span_cases()
     yield from model_cases()
     yield from special_file_cases()
+    yield from read_back_cases()
     yield from text_cases()
     yield from out_cases()
     yield from overlap_cases()

@@ -55,7 +55,7 @@ def model_cases() -> Iterator[Case]:
 
                 yield Case(f"{item} {file} {damage}", make, refused=False)
     for item, (folder, words) in users.items():
-        for kind in ("nan", "inf", "extra", "shape", "lost"):
+        for kind in ("nan", "inf", "extra", "shape", "lost", "int32", "bool", "complex64"):
 
             def weights(inputs: TinyInputs, at: Path, i=item, f=folder, k=kind, w=words) -> list[Any]:
                 import torch
@@ -69,6 +69,8 @@ def model_cases() -> Iterator[Case]:
                         found[name][0, 0] = float(k)
                     elif k == "shape":
                         found[name] = torch.zeros(3, 3)
+                    elif k in ("int32", "bool", "complex64"):
+                        found[name] = found[name].to(getattr(torch, k))
                     elif k == "lost":
                         found = {n: value for n, value in found.items() if ".0." not in n and n != name}
                     else:

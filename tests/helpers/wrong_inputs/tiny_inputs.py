@@ -71,10 +71,8 @@ class TinyInputs:
         left_out = shutil.ignore_patterns("digests.json")
         shutil.copytree(getattr(self, name), to / name, copy_function=os.link, ignore=left_out)
         for file in (to / name).rglob("*.json"):
-            if has_check(file):
-                replace(
-                    file, json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != CHECK})
-                )
+            if has_check(file) and CHECK in (values := json.loads(file.read_text())):
+                replace(file, json.dumps({key: value for key, value in values.items() if key != CHECK}))
         return to / name
 
 

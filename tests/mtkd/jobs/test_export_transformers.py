@@ -72,6 +72,6 @@ def test_what_transformers_cannot_express(tiny_encoder: Path, tmp_path: Path) ->
         mtkd.export(hidden, out=tmp_path / "x", format="transformers", tasks="rte")
     with pytest.raises(UserError, match="the head of one task, not 2"):
         mtkd.export(hidden, out=tmp_path / "x", format="transformers")
-    with pytest.raises(UserError, match="unknown format"):
+    with pytest.raises(UserError, match=r"`format=.tensorflow.` is not valid"):
         mtkd.export(hidden, out=tmp_path / "x", format="tensorflow")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.pretrained_weights import BIN, SAFETENSORS
+from mtkd.models.pretrained_weights import BIN, INDEX, SAFETENSORS
 from tasks.common.errors import UserError
 
 
@@ -108,6 +109,28 @@ def test_bins_with_other_content_are_refused(
         TransformerEncoder.pretrained(str(place))
     (place / BIN).unlink()
     with pytest.raises(UserError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
+        TransformerEncoder.pretrained(str(place))
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.uint8])
+@pytest.mark.parametrize("split", [False, True])
+def test_weights_that_are_no_floating_point_numbers_are_refused(
+    dtype: torch.dtype, split: bool, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "other"
+    shutil.copytree(tiny_encoder, place)
+    weights = load_file(place / SAFETENSORS)
+    name = "encoder.layer.0.output.dense.weight"
+    weights[name] = weights[name].to(dtype)
+    (place / SAFETENSORS).unlink()
+    file = "part-1.safetensors" if split else SAFETENSORS
+    save_file(weights, place / file, {"format": "pt"})
+    if split:
+        (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, file)}))
+    with pytest.raises(
+        UserError, match=f"{file} cannot be used: {name} holds .*, not floating-point numbers"
+    ):
         TransformerEncoder.pretrained(str(place))
 
 

@@ -19,6 +19,7 @@ from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.onnx_export import parity
 from mtkd.runtime import OnnxModel
 from tasks.common.errors import UserError
+from tasks.common.sha256 import digest_file
 
 pytest.importorskip("onnxruntime")
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("", "x")]
@@ -144,3 +145,68 @@ def test_nothing_is_left_of_an_export_that_differs(
     with pytest.raises(UserError, match=r"its logits differ by up to 0\.001"):
         mtkd.export(mtkd.Model(model_of(bilstm(tiny_encoder), tiny_encoder, "rte")), out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def changed(place: Path, copy: Path, file: str, change: Callable[[Any], Any]) -> Path:
+    """A copy of an export with a changed file, whose digest is recorded."""
+    shutil.copytree(place, copy)
+    path = copy / file
+    if path.suffix == ".json":
+        values = json.loads(path.read_text())
+        values.pop("check", None)
+        path.write_text(json.dumps(change(values)))
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    record = json.loads((copy / "export.json").read_text())
+    record.pop("check")
+    record["files"][file] = digest_file(path)
+    (copy / "export.json").write_text(json.dumps(record))
+    return copy
+
+
+def tasks_with(**fields: Any) -> Callable[[Any], Any]:
+    return lambda values: {**values, "tasks": [{**task, **fields} for task in values["tasks"]]}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "problem"),
+    [
+        ("tokenizer.json", lambda values: {}, "tokenizer.json' cannot be used"),
+        ("tokenizer.json", lambda values: [], "tokenizer.json' cannot be used"),
+        ("tokenizer.json", lambda values: {**values, "version": "9"}, "tokenizer.json' cannot be used"),
+        ("tokenizer.json", lambda values: {**values, "model": {"type": "Evil"}}, "cannot be used"),
+        (
+            "tokenizer.json",
+            lambda values: {**values, "model": {**values["model"], "vocab": {}}, "added_tokens": []},
+            "has no pad token",
+        ),
+        ("model.json", tasks_with(head="zz"), "has no output for the head 'zz'"),
+        ("model.json", tasks_with(labels=["a", "b", "c"]), "but its task needs 3"),
+        ("weights.bin", lambda raw: b"\xff" * len(raw), "gives logits that are not finite"),
+        ("model.onnx", lambda raw: b"\xff" * 99, "model.onnx cannot be run"),
+    ],
+)
+def test_a_damaged_file_whose_digest_was_updated_is_one_error(
+    exported: tuple[Path, Any], file: str, change: Callable[[Any], Any], problem: str, tmp_path: Path
+) -> None:
+    place = changed(exported[0], tmp_path / "x", file, change)
+    with pytest.raises(UserError, match=problem):
+        OnnxModel(place).predict("rte", PAIRS)
+
+
+def test_an_export_without_its_tokeniser_or_its_graph_is_one_error(
+    exported: tuple[Path, Any], tmp_path: Path
+) -> None:
+    def without(values: Any) -> Any:
+        return {**values, "files": {f: d for f, d in values["files"].items() if f != "tokenizer.json"}}
+
+    place = changed(exported[0], tmp_path / "x", "model.json", lambda values: values)
+    record = json.loads((place / "export.json").read_text())
+    (place / "export.json").write_text(json.dumps(without(record)))
+    (place / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json' cannot be used"):
+        OnnxModel(place)
+    (place / "export.json").write_text(json.dumps(record | {"graphs": []}))
+    shutil.copy(exported[0] / "tokenizer.json", place)
+    with pytest.raises(UserError, match="has no graph for tasks of 2 texts"):
+        OnnxModel(place)

@@ -1,34 +1,95 @@
-"""Checkpoints of several processes."""
+"""Checkpoints without digests whose files are damaged or not those of the model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from mtkd.training.checkpoint import Position, save_checkpoint
+from mtkd.training.checkpoint import Position, restore_checkpoint, save_checkpoint
+from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS
+from tasks.common.errors import UserError
 
-
-def save(directory: Path, step: int) -> Path:
-    """Save a checkpoint with the single weight `step`."""
-    module = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(module.weight, step)
-    save_checkpoint(directory, module, torch.optim.SGD(module.parameters(), 0.1), Position(step=step))
-    return directory / f"step-{step:09d}"
+Tensors = dict[str, Tensor]
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
-def test_all_processes_resume_from_the_checkpoint_that_the_first_one_chooses(
-    tmp_path: Path, processes: Any
+def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model with tied weights and the state of its optimiser."""
+    module = nn.ModuleDict({"one": nn.Linear(3, 4), "other": nn.Linear(3, 4), "norm": nn.LayerNorm(4)})
+    module["other"].weight = module["one"].weight  # type: ignore[assignment]
+    optimizer = torch.optim.Adam(module.parameters())
+    rows = torch.ones(2, 3)
+    module["norm"](module["one"](rows) + module["other"](rows)).square().sum().backward()
+    optimizer.step()
+    return module, optimizer
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    for step in (2, 4):
+        save_checkpoint(tmp_path, *trained(), Position(step=step))
+        (tmp_path / f"step-{step:09d}" / "digests.json").unlink()
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, "position.json"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "directory"])
+def test_the_checkpoint_before_a_damaged_one_is_used(checkpoints: Path, file: str, damage: str) -> None:
+    path = checkpoints / "step-000000004" / file
+    path.unlink()
+    if damage == "directory":
+        path.mkdir()
+    elif damage != "missing":
+        path.write_bytes(b"" if damage == "empty" else b"\xff" * 99)
+    position = restore_checkpoint(checkpoints, *trained())
+    assert position is not None and position.step == 2
+    assert [entry.name for entry in checkpoints.iterdir()] == ["step-000000002"]
+
+
+def changed(path: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "problem"),
+    [
+        (WEIGHTS, lambda found: found.pop("norm.bias"), "'norm.bias' is missing"),
+        (WEIGHTS, lambda found: found.update(more=torch.ones(1)), "the model has no 'more'"),
+        (
+            WEIGHTS,
+            lambda found: found.update({"norm.bias": torch.ones(5)}),
+            r"of the shape \(5,\), not \(4,\)",
+        ),
+        (WEIGHTS, lambda found: found.update({"norm.bias": torch.ones(4).int()}), "of the type torch.int32"),
+        (OPTIMIZER, lambda found: found.update(more=torch.ones(1)), "the model has no ''"),
+        (OPTIMIZER, lambda found: found.update({"x|step": torch.ones(1)}), "the model has no 'x'"),
+        (OPTIMIZER, lambda found: found.pop("norm.bias|exp_avg"), "and another parameter"),
+        (OPTIMIZER, lambda found: found.update({"norm.bias|exp_avg": torch.ones(5)}), "is of the shape"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_an_error_that_names_the_file(
+    checkpoints: Path, file: str, change: Callable[[Tensors], object], problem: str
 ) -> None:
-    for step in (1, 2):
-        newest = save(tmp_path / "checkpoints", step)
-    (newest / "weights.safetensors").write_bytes(b"damaged")
-    done = processes.run(tmp_path, count=2, call="resuming_processes:resume")
-    assert done.code == 0, done.err
-    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["1 1.0", "1 1.0"]
-    assert not newest.exists()
-    assert done.err.count("is damaged") == 1, "only one process decides"
+    changed(checkpoints / "step-000000004" / file, change)
+    with pytest.raises(UserError, match=f"step-000000004 does not fit the model: {file}: .*{problem}"):
+        restore_checkpoint(checkpoints, *trained())
+    assert len(list(checkpoints.iterdir())) == 2
+
+
+def test_a_file_called_like_a_checkpoint_is_none(checkpoints: Path) -> None:
+    (checkpoints / "step-000000006").write_text("")
+    position = restore_checkpoint(checkpoints, *trained())
+    assert position is not None and position.step == 4
+
+
+def test_a_position_of_another_version_is_an_error(checkpoints: Path) -> None:
+    (checkpoints / "step-000000004" / "position.json").write_text('{"step": 4, "more": 1}')
+    with pytest.raises(UserError, match=r"there is no key 'more'\n  hint: delete this checkpoint to resume"):
+        restore_checkpoint(checkpoints, *trained())
+    assert len(list(checkpoints.iterdir())) == 2

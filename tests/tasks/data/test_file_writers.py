@@ -65,6 +65,29 @@ def test_what_a_format_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**60], pa.timestamp("us")),
+        pa.array([2**60], pa.date64()),
+        pa.array([2**30], pa.date32()),
+        pa.array([0], pa.timestamp("us", "Evil/Zone")),
+        pa.StructArray.from_arrays([pa.array([2**60], pa.timestamp("us"))], ["a"]),
+        pa.array([b"\xff"]).view(pa.string()),
+    ],
+)
+def test_values_that_python_cannot_hold_name_their_column(column: pa.Array, tmp_path: Path) -> None:
+    problem = r"rows: the column 'kept' holds a .* that cannot be written as text"
+    with pytest.raises(UserError, match=problem), open_writer(tmp_path / "out.csv", ".csv") as add:
+        add(RawTable(pa.table({"kept": column}), "rows"), [{"prediction": "p"}])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_without_fields_cannot_be_parquet(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="rows: a column cannot be written as parquet"):
+        write(tmp_path / "out.parquet", ".parquet", SETS[:1], [{}])
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".jsonl"])
 def test_a_field_that_comes_later_is_only_in_json_lines(tmp_path: Path, suffix: str) -> None:
     def write_parts() -> None:

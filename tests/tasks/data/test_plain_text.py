@@ -69,6 +69,14 @@ def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp
         all_of(tmp_path / name)
 
 
+@pytest.mark.parametrize("kind", [pa.duration("s"), pa.date64()])
+def test_titles_that_python_cannot_hold_name_the_file(kind: pa.DataType, tmp_path: Path) -> None:
+    columns = {"text": pa.array(["a"]), "title": pa.array([2**60], kind)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"cannot read .*a\.parquet as parquet"):
+        list(TextFiles.open(tmp_path / "a.parquet").placed())
+
+
 def test_a_missing_column_suggests_the_nearest_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"texts": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="did you mean 'texts'"):

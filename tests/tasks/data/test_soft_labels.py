@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ PROBABILITIES = [[0.1, 0.2, 0.7], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]
 
 
 def read(task: Task, cells: Any, **changes: Any) -> tuple[np.ndarray, list[str]]:
-    import dataclasses
-
     column = cells if isinstance(cells, pa.Array) else pa.array(cells)
     found, problems = read_soft_labels(
         dataclasses.replace(task, **changes), RawTable(pa.table({"probs": column}), "file")
@@ -90,12 +89,27 @@ def test_several_labels_and_scores() -> None:
         ("[0.5, 0.5, NaN]", "expected: finite numbers"),
         ('[0.5, 0.5, "0"]', "expected: finite numbers"),
         ("0.5; 0.5", "is not JSON"),
+        ("[" * 5000, "is not JSON"),
         (None, "no soft labels"),
     ],
 )
 def test_rows_that_are_refused(cell: str | None, message: str) -> None:
     problems = read(MOOD, ["[0.2, 0.2, 0.6]", cell, "[1, 0, 0]"])[1]
     assert len(problems) == 1 and problems[0].startswith("1: ") and message in problems[0]
+
+
+def test_labels_of_a_map_are_texts() -> None:
+    cells = pa.array([[(b"bad", 0.5), (b"good", 0.5)]], pa.map_(pa.binary(), pa.float64()))
+    assert read(MOOD, cells)[1] == ["0: the label b'bad' is no text; expected: bad, so-so, good"]
+
+
+def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:
+    task = write(tmp_path, [])
+    task = dataclasses.replace(task, files={**task.files, "train": str(tmp_path / "train.jsonl")})
+    rows = ['{"text": "a", "probs": [0.2, 0.2, 0.6]}', '{"text": "b", "probs": [true, false, false]}']
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    with pytest.raises(UserError, match=r"\[True, False, False\]; expected: finite numbers"):
+        load_rows(open_data(tmp_path), task, "train")
 
 
 TOML = """

@@ -16,7 +16,7 @@ from tasks.common.errors import UserError
 from tasks.tokens import tokeniser as tokenise
 from tasks.tokens.pruned_vocabulary import prune_vocabulary
 from tasks.tokens.ragged import RaggedArray
-from tasks.tokens.tokeniser import Tokeniser
+from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
 AWKWARD = [
@@ -221,3 +221,21 @@ def test_a_tokeniser_without_a_mask_token_is_refused(roberta: Tokeniser) -> None
     )
     with pytest.raises(UserError, match="has no mask token"):
         Tokeniser(hf)
+
+
+@pytest.mark.parametrize("vocabulary", ["[PAD]\n[MASK]\na\nb\n", "a\nb\nc\n", "\x00" * 9])
+def test_a_vocabulary_without_a_token_for_unknown_words_is_refused(vocabulary: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(vocabulary)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"lacks '\[UNK\]' in its vocabulary|has no vocabulary"):
+        Tokeniser.load(str(tmp_path))
+
+
+def test_errors_of_tokenizers_name_the_tokeniser() -> None:
+    from tokenizers import Tokenizer
+
+    with pytest.raises(UserError, match="the tokeniser 'here' cannot be used: "), tokeniser_errors("here"):
+        Tokenizer.from_str("{}")
+    with pytest.raises(KeyError), tokeniser_errors("here"):
+        raise KeyError("another error")

@@ -485,3 +485,15 @@ def test_empty_shards_and_corpora_without_asked_for(tmp_path):
     assert filtered.tally.read == len(rows) and all(
         row.asked_for is None for row in rows_of(tmp_path / "out")
     )
+
+
+@pytest.mark.parametrize("column", ["text_pair", "method", "task"])
+def test_a_shard_without_a_column_that_is_needed_is_damaged(column, tmp_path):
+    corpus = write_corpus(tmp_path / "c", make_questions(7))
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    path = corpus / manifest["shards"][0]["file"]
+    pq.write_table(pq.read_table(path).drop_columns(column), path)
+    manifest["shards"][0] |= {"sha256": digest_file(path), "bytes": path.stat().st_size}
+    write_json(corpus / "manifest.json", manifest)
+    with pytest.raises(UserError, match=f"has no column '{column}' of "):
+        filter_corpus(job(corpus), Rule(), tmp_path / "out")

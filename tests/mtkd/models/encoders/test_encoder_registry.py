@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mtkd.models.encoders.config_checks import build_configuration
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import ENCODERS, encoder_classes
 from mtkd.models.multitask import MultiTaskModel
@@ -116,3 +117,9 @@ def test_tables_of_other_kinds_are_left_out() -> None:
     sets = {"student.kind": "waldorf", "student.waldorf.layers": 2, "student.transformer.layers": 3}
     student = load_settings("mkd-lstm", "distill", sets).student
     assert student.waldorf.layers == 2 and "transformer" not in student.model_dump()
+
+
+@pytest.mark.parametrize("family", ["clip", "vit", "evil"])
+def test_families_that_read_no_text_are_refused(family: str) -> None:
+    with pytest.raises(UserError, match="the configuration of the encoder cannot be used"):
+        build_configuration({"model_type": family})

@@ -117,6 +117,24 @@ def without(parts: dict[str, Any], part: str, name: str) -> dict[str, Any]:
         ),
         (lambda parts: {**parts, "config": {**CONFIG, "intermediate_size": 14}}, "do not fit its sizes"),
         (lambda parts: {**parts, "config": {**CONFIG, "vocab_size": 100}}, "a vocabulary of 100 tokens"),
+        (lambda parts: {**parts, "state": {5: torch.ones(1)}}, "has 5, which is no weight"),
+        (lambda parts: {**parts, "state": {"bert.x": 5}}, "has 'bert.x', which is no weight"),
+        *(
+            (lambda parts, key=key, value=value: {**parts, "config": {**CONFIG, key: value}}, problem)
+            for key, value, problem in (
+                ("num_attention_heads", 0, "num_attention_heads = 0 is not valid"),
+                ("num_attention_heads", "2", "num_attention_heads = '2' is not valid"),
+                ("num_attention_heads", 3, "not a multiple"),
+                ("vocab_size", 30522.0, "vocab_size = 30522.0 is not valid"),
+                ("hidden_size", None, "hidden_size = None is not valid"),
+                ("num_hidden_layers", 10**7, "num_hidden_layers = 10000000 is not valid"),
+                ("hidden_act", [1], r"hidden_act = \[1\] is not valid"),
+                ("hidden_act", "evil", "there is no 'evil'"),
+                ("hidden_dropout_prob", 5, "hidden_dropout_prob = 5 is not valid"),
+                ("layer_norm_eps", "x", "layer_norm_eps = 'x' is not valid"),
+                ("initializer_range", "x", "initializer_range = 'x' is not valid"),
+            )
+        ),
     ],
 )
 def test_another_file_is_one_error(tmp_path: Path, change: Callable[[Any], Any], problem: str) -> None:

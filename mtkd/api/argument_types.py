@@ -1,0 +1,65 @@
+"""Types of the arguments of the public functions, which `tasks.common.arguments.checked` checks.
+
+Classes whose modules import torch are stand-ins at run time, so that functions that need no torch load none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from mtkd.output_files.worker_pools import Engine as Engine
+from tasks.common.hint_checks import later
+from tasks.common.hint_words import Expected, IsPath
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import Pipeline
+
+    from mtkd.api.model import Model
+    from mtkd.losses.loss_term import LossTerm
+    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.settings import TrainSettings
+    from mtkd.training.callbacks import Callback
+else:
+    Module = later("torch.nn", "Module")
+    Pipeline = later("transformers.pipelines.base", "Pipeline")
+    Model = later("mtkd.api.model", "Model")
+    LossTerm = later("mtkd.losses.loss_term", "LossTerm")
+    MultiTaskModel = later("mtkd.models.multitask", "MultiTaskModel")
+    TrainSettings = later("mtkd.settings", "TrainSettings")
+    Callback = later("mtkd.training.callbacks", "Callback")
+
+# A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
+Teacher: TypeAlias = str | Path | Model | MultiTaskModel | tuple[Module, Any] | Pipeline
+Losses = Annotated[
+    Mapping[str, LossTerm] | Sequence[LossTerm],
+    Expected("a list of objects whose classes extend mtkd.LossTerm, or a mapping from names to these"),
+]
+Callbacks = Annotated[Sequence[Callback], Expected("a list of objects whose classes extend mtkd.Callback")]
+Recipe = Annotated[str, IsPath(), Expected("the name of a recipe, or the path of a .toml file")]
+Settings = Annotated[
+    Mapping[str, Any], Expected('a mapping of settings, such as {"train.weight_decay": 0.1}')
+]
+Unlabelled = Annotated[
+    Mapping[str, Any], Expected('a mapping from tasks to rows or files, such as {"sst2": "more.csv"}')
+]
+UnlabelledFiles = Annotated[
+    Mapping[str, str | Path | Sequence[str | Path]],
+    Expected(
+        'a mapping from tasks to files, such as {"sst2": "more.csv"}',
+        "write rows in memory to a file: only names of files can be recorded",
+    ),
+]
+RecordedData = Annotated[
+    str | Path,
+    Expected(
+        "pocket, hub or a directory",
+        "write rows in memory to a directory TASK/SPLIT.parquet, or into the files of a task file: "
+        "only names can be recorded",
+    ),
+]
+Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
+Precision = Literal["fp32", "bf16"]
+Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # mtkd.knowledge_store.contents, which imports torch

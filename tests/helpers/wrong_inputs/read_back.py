@@ -1,0 +1,74 @@
+# ruff: noqa: E501
+"""Files that mtkd wrote and reads again, with other content: predictions, logs, cached logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wrong_inputs.commands import distill
+from wrong_inputs.tiny_inputs import Case, TinyInputs, replace
+
+# What stands in the column of every row.
+VALUES: dict[str, Any] = {
+    "null": None, "text": "x", "struct": {"a": 1}, "big": 10**9, "-1": -1, "inf": float("inf"), "nan": float("nan"),
+    "empty": [], "three": [0.1, 0.2, 0.7], "list of null": [None], "half": 0.5,
+}  # fmt: skip
+LOGS = {
+    "digits": f'{{"step": {"9" * 400}, "loss": 1}}', "no step": '{"loss": 1}', "negative": '{"step": -1}',
+    "half": '{"step": 1.5}', "list": "[]", "not JSON": "{", "text": '{"step": "1"}',
+}  # fmt: skip
+
+
+def _report(run: Path, at: Path) -> list[Any]:
+    return ["report", "html", run, "--out", at / "report.html"]
+
+
+def read_back_cases() -> Iterator[Case]:
+    """Predictions of a run, its log, and the logits that are cached beside a teacher."""
+    for column in ("label", "prediction", "probabilities", "uid"):
+        for name, value in VALUES.items():
+
+            def predictions(inputs: TinyInputs, at: Path, c=column, v=value) -> list[Any]:
+                run = inputs.copy("student", at)
+                path = run / "predictions/rte/validation.parquet"
+                table = pq.read_table(path)
+                path.unlink()
+                table = table.drop_columns([c]).append_column(c, pa.array([v] * len(table)))
+                pq.write_table(table, path)
+                return _report(run, at)
+
+            yield Case(f"predictions {column} {name}", predictions, refused=(column, name) != ("uid", "text"))
+    for name, line in LOGS.items():
+
+        def log(inputs: TinyInputs, at: Path, text=line) -> list[Any]:
+            run = inputs.copy("student", at)
+            replace(run / "log.jsonl", text)
+            return _report(run, at)
+
+        yield Case(f"log {name}", log)
+    for name in ("rows", "columns", "name", "type", "nothing"):
+
+        def logits(inputs: TinyInputs, at: Path, n=name) -> list[Any]:
+            import torch
+            from safetensors.torch import load_file, save_file
+
+            teacher = inputs.copy("teacher", at)
+            _ = inputs.student  # a distillation has cached the logits
+            for path in teacher.glob("logits-*/*/*.safetensors"):
+                found = load_file(path)["logits"]
+                path.unlink()
+                other = {
+                    "rows": found[:0],
+                    "columns": found[:, :1].contiguous(),
+                    "type": found.long(),
+                    "nothing": torch.zeros(0),
+                }
+                save_file({"other" if n == "name" else "logits": other.get(n, found)}, path)
+            return distill(teacher, at / "out", "--limit", 32)
+
+        yield Case(f"cached logits {name}", logits, refused=False)  # they are computed again

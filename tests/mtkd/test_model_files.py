@@ -1,0 +1,45 @@
+"""Thresholds in model.json: what a task's type cannot use is refused when the file is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.model_files import FORMAT, read_model_file
+from tasks.common.errors import UserError
+from tasks.glue import TASKS
+from tasks.task import Task
+
+TOPICS = Task(name="topics", kind="multilabel", columns=("text",), labels=("a", "b", "c"))
+SCORES = {"split": "validation", "rows": 4, "metrics": {}, "primary": 0.5, "majority": 0.5, "loss": 1.0}
+
+
+def written(directory: Path, task: Task, threshold: Any) -> Path:
+    scores = {task.name: {"task": task.name, **SCORES, "threshold": threshold}}
+    values = {"format": FORMAT, "encoder": {}, "tasks": [task.to_json()], "scores": scores}
+    (directory / "model.json").write_text(json.dumps(values))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("task", "threshold"),
+    [(TOPICS, [0.5, 0, 1]), (TASKS["squad_v2"], -3.5), (TASKS["rte"], "unused"), (TOPICS, None)],
+)
+def test_thresholds_that_can_be_used(task: Task, threshold: Any, tmp_path: Path) -> None:
+    found = read_model_file(written(tmp_path, task, threshold)).scores
+    assert found[task.name].get("threshold") == threshold
+
+
+@pytest.mark.parametrize(
+    ("task", "threshold"),
+    [
+        *((TOPICS, value) for value in ("x", [], ["x"], {}, [0.5], [0.5] * 4, [1, 2, 3], [True] * 3, 0.5)),
+        *((TASKS["squad_v2"], value) for value in ("x", [], {}, [1], True, float("nan"))),
+    ],
+)
+def test_other_thresholds_name_the_file_and_the_key(task: Task, threshold: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"model.json: scores.{task.name}.threshold = .* is not valid"):
+        read_model_file(written(tmp_path, task, threshold))
