@@ -37,6 +37,8 @@ class SplitReport:
         duplicates: rows with the same texts and label as an earlier row.
         overlap: rows with the same texts as a training row; None for the training split itself.
         problems: every invalid line and row, and warnings about the split as a whole.
+        soft_labels: what the column of soft labels was read as: probabilities, logits or scores; None if
+            the split has none.
     """
 
     task: str
@@ -48,6 +50,7 @@ class SplitReport:
     duplicates: int
     overlap: int | None
     problems: tuple[Problem, ...]
+    soft_labels: str | None = None
 
     @property
     def overlap_share(self) -> float | None:
@@ -82,6 +85,7 @@ class DataReport:
         """One line per split, and the problems."""
         splits = [
             f"{split.task}/{split.split}: {counted(split.rows, 'row')}, {split.duplicates:,} duplicate"
+            + (f", soft labels read as {split.soft_labels}" if split.soft_labels else "")
             for split in self.splits
         ]
         return "\n".join([*splits, *(f"{level}: {line}" for level, line in summarise(self.all_problems))])
@@ -200,7 +204,7 @@ def _report(
     groups = GroupSizes(task)
     problems: list[Problem] = []
     unused: list[Problem] = []
-    labels_differ = False
+    labels_differ, soft_kind = False, None
     for raw in tables:
         unused = unused or _unused(task, raw)
         statistics.add(raw)
@@ -212,6 +216,7 @@ def _report(
         groups.add(raw, labels)
         if labels is not None:
             balance.add(labels)
+            soft_kind = soft_kind or labels.soft_kind
     counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
         *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
@@ -229,6 +234,7 @@ def _report(
         duplicates=statistics.rows - len(with_label.distinct() if labels_differ else distinct),
         overlap=None if train is None else statistics.seen,
         problems=(*problems, *unused, *suspicious),
+        soft_labels=soft_kind,
     )
     return report, distinct
 

@@ -37,12 +37,14 @@ class ParsedLabels:
         problems: all problems of the labels and related columns.
         answers: n structs {text, answer_start} of lists, for `span` tasks without problems.
         soft: (n, C) float64, the soft labels as logits, if the split has any (`tasks.data.soft_labels`).
+        soft_kind: what they were read as: probabilities, logits or scores.
     """
 
     values: np.ndarray
     problems: list[RowProblem]
     answers: pa.StructArray | None = None
     soft: np.ndarray | None = None
+    soft_kind: str | None = None
 
     def counts(self, task: Task, by_label: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """`by_label`, followed by the number of unlabelled rows if there are any."""
