@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -132,9 +133,12 @@ def report_on(
             continue
         problems += _missing_splits(task, source, present)
         train: np.ndarray | None = None
+        unused: set[str] = set()
         for split in task.splits:
             try:
-                report, distinct = _report(task, split, source.batches(task, split), train, max_length)
+                report, distinct = _report(
+                    task, split, source.batches(task, split), train, max_length, unused
+                )
             except UserError as error:
                 if split in present or split in task.test:
                     level: Level = "error" if split in present else "warning"
@@ -182,23 +186,42 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
     ]
 
 
-def _unused(task: Task, raw: RawTable) -> list[Problem]:
-    """A warning for each column that the task does not read, except row numbers and titles."""
-    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title"}
+def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
+    """A warning for each column that the task does not read, except ids and titles.
+
+    Args:
+        known: the columns of the task that a warning was about; the new ones are added.
+    """
+    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title", *known}
+    unused = [name for name in raw.table.column_names if name not in read and not _is_id(name, raw)]
+    known.update(unused)
     return [
         Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
-        for name in raw.table.column_names
-        if name not in read
+        for name in unused
     ]
 
 
+def _is_id(name: str, raw: RawTable) -> bool:
+    """True for a column that is called an id, and in which every row has another value."""
+    column = raw.table[name]
+    if not re.search(r"(^|[\W_])(id|idx|index|uid|uuid|guid|key)$|[a-z](Id|ID)$", name):
+        return False
+    return not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() == len(column)
+
+
 def _report(
-    task: Task, split: str, tables: Iterator[RawTable], train: np.ndarray | None, max_length: int
+    task: Task,
+    split: str,
+    tables: Iterator[RawTable],
+    train: np.ndarray | None,
+    max_length: int,
+    unused_columns: set[str],
 ) -> tuple[SplitReport, np.ndarray]:
     """The report on a split, and the sorted hashes of its texts.
 
     Args:
         train: those of the training split, if it has been read.
+        unused_columns: columns that a warning about an earlier split named.
     """
     statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), Balance(task, split)
     groups = GroupSizes(task)
@@ -206,7 +229,7 @@ def _report(
     unused: list[Problem] = []
     labels_differ, soft_kind = False, None
     for raw in tables:
-        unused = unused or _unused(task, raw)
+        unused += _unused(task, raw, unused_columns)
         statistics.add(raw)
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
