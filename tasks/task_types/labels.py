@@ -101,6 +101,24 @@ def label_texts(column: pa.ChunkedArray) -> pa.Array:
     return array.cast(pa.string())
 
 
+def class_texts(task: Task, column: pa.ChunkedArray) -> pa.Array:
+    """All labels of a task of classes as text; of a column of true and false, the labels called so."""
+    names = bool_labels(task)
+    if pa.types.is_boolean(column.type) and names:
+        return pc.if_else(column.combine_chunks(), names[True], names[False])
+    return label_texts(column)
+
+
+def bool_labels(task: Task) -> dict[bool, str] | None:
+    """The labels called true and false, whatever their case; None if the task has other labels."""
+    named = {label.strip().casefold(): label for label in task.labels}
+    return (
+        {value: named[str(value).lower()] for value in (True, False)}
+        if {"true", "false"} == set(named)
+        else None
+    )
+
+
 def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     """(n,) float64 class ids; NaN for texts that are neither a label name nor an id.
 
