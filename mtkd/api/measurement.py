@@ -98,6 +98,7 @@ def predict(
     batch: PositiveInt = 64,
     threads: Threads | None = None,
     probabilities: bool = True,
+    replace: bool = False,
     device: Device | None = None,
 ) -> int:
     """Predict every row of a file, and write the rows with `prediction` and further columns added.
@@ -109,7 +110,7 @@ def predict(
 
     What is added besides `prediction` depends on the task's type: classes also get `prediction_id` and
     `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV); span tasks `start`,
-    `score`, `no_answer_score` and `n_best`. Columns of these names are replaced, the others are kept.
+    `score`, `no_answer_score` and `n_best`. All columns of the rows are kept.
 
     Args:
         task: may be None if the model has only one.
@@ -121,14 +122,22 @@ def predict(
         batch: rows per forward pass.
         threads: of the CPU; None = all cores for an exported model, and as torch is set for others.
         probabilities: False = add `prediction` alone.
+        replace: replace columns of the rows that are called like those that are added, for example in a file
+            that `mtkd.predict` has written; otherwise they are refused.
 
     Returns:
         The number of rows.
 
     Raises:
-        UserError: no such file, a row that is malformed or lacks a column, or `out` is the input file.
+        UserError: no such file, a row that is malformed or lacks a column, a column that would be replaced,
+            or `out` is the input file.
     """
-    options: dict[str, Any] = {"format": format, "block": block, "probabilities": probabilities}
+    options: dict[str, Any] = {
+        "format": format,
+        "block": block,
+        "probabilities": probabilities,
+        "replace": replace,
+    }
     files = (Path(source), Path(out))
     if isinstance(model, str | Path) and (Path(model) / EXPORT).is_file():
         if device not in (None, "cpu"):

@@ -9,6 +9,7 @@ import torch
 
 from mtkd.api.argument_types import Device
 from mtkd.device import find_device
+from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.distillation.find_teachers import pretrained_encoder
@@ -17,12 +18,14 @@ from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
+from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
+from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.common.arguments import PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
-from tasks.data.tables import as_table
+from tasks.data.tables import as_table, without_missing
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
@@ -109,7 +112,7 @@ class Model:
         return task_of_model(task, self._tasks)
 
     @checked
-    def predict(self, task: TaskSpec, rows: Any, *, batch: PositiveInt = 64) -> Any:
+    def predict(self, task: TaskSpec, rows: Any, *, batch: PositiveInt = 64, replace: bool = False) -> Any:
         """Predict the labels of rows.
 
         Args:
@@ -117,25 +120,29 @@ class Model:
                 an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
                 columns.
             batch: rows per forward pass.
+            replace: replace columns of a DataFrame that are called like those that are added; otherwise they
+                are refused.
 
         Returns:
             One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`; for a
             DataFrame, the same DataFrame with these as further columns.
 
         Raises:
-            UserError: no head for the task, a column is missing, or a value is not text.
+            UserError: no head for the task, a column is missing or would be replaced, or a value is not text.
+                Missing values of a DataFrame or Series are empty texts, as in a CSV file, with a warning.
         """
         known_task = self.task(task)
-        table, is_frame = (
-            as_table(rows, known_task.columns),
-            hasattr(rows, "iloc") and hasattr(rows, "columns"),
-        )
+        is_frame = hasattr(rows, "iloc") and hasattr(rows, "columns")
+        table = as_table(without_missing(rows, known_task.columns), known_task.columns)
         if table.num_rows == 0:
             return rows if is_frame else []
         checked = unlabelled_rows(known_task, RawTable(table, "rows"))
+        warn_of_blank(count_blank(checked), "the rows")
         predictions = list(predict_rows(self.module, known_task, checked, batch))
         if not is_frame:
             return predictions
+        if not replace:
+            require_free(list(rows.columns), predictions[0], "the DataFrame")
         return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
 
     @checked
@@ -224,13 +231,21 @@ def load(name: str | Path, *, device: Device | None = None) -> Model:
         device: by default the GPU if there is one.
 
     Raises:
-        UserError: nothing of that name, or damaged files.
+        UserError: nothing of that name, damaged files, or a fine-tuned transformers model, whose head would
+            be lost (`mtkd.evaluate` and the `teacher` of `mtkd.distill` take one).
     """
     if is_saved_model(Path(name)):
         return Model(name, device=device)
     copy = None if Path(name).is_dir() else _hub_copy(str(name))
     if copy is not None:
         return Model(copy, device=device)
+    if checkpoint_directory(str(name)) is not None:
+        raise UserError(
+            f"{name} is a fine-tuned transformers model, which does not know its task",
+            expected="an mtkd model, or a pretrained encoder without a head",
+            hint=f"`mtkd.evaluate({str(name)!r}, data, TASK)` scores it, and `mtkd.distill` takes it as "
+            f"`teacher={name}`",
+        )
     return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
 
 

@@ -12,8 +12,9 @@ import click
 
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
-from mtkd.cli.options import echo, out_option, report_options, show, table
+from mtkd.cli.options import echo, out_option, report_options, show, table, teacher_labels_option
 from tasks.common.errors import UserError, shorten
+from tasks.common.progress import is_quiet
 
 
 @click.command()
@@ -73,7 +74,15 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 @click.option(
     "--validation-fraction", default=0.1, help="part of the training rows that is split off if there are none"
 )
+@click.option("--recipe", default="layerwise-3", metavar="NAME|FILE", help="the recipe of the student")
+@click.option(
+    "--teacher",
+    metavar="DIR|NAME",
+    help="a run of mtkd, or a fine-tuned transformers checkpoint  [default: the pipeline trains a teacher]",
+)
+@teacher_labels_option
 @click.option("--overwrite", is_flag=True, help="replace the files of an earlier mtkd init")
+@click.option("--dry-run", is_flag=True, help="only show what is guessed, and which files would be written")
 @report_options
 def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
@@ -95,11 +104,19 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     }
 
     def draw() -> None:
+        if is_quiet():
+            return
         table(("guessed", ""), [(key, value) for key, value in rows.items() if value])
         for note in result.notes:
             echo(f"note: {as_options(note)}")
+        if options["dry_run"]:
+            echo(f"would write to {options['out']}: {', '.join(result.files)}")
+            return
         echo(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
+        if options["recipe"] == "layerwise-3":
+            echo("--recipe static and --recipe mkd-lstm make much faster students (docs/which-student.md).")
         echo(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
 
-    files = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
+    files: dict[str, Any] = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
+    files["files"] = list(result.files)
     show(files | {"task": task.to_json(), "rows": result.rows, "notes": list(result.notes)}, json_file, draw)

@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=THREADS, help="threads of the CPU  [default: all cores]")
 @click.option("--probabilities/--no-probabilities", default=True, help="also write the probabilities")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="replace columns of the input that are called like those that are added, such as prediction",
+)
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(
     "--glue-submission",
@@ -102,7 +107,16 @@ def _refuse_options_of_files() -> None:
     """Raise UserError for options that a submission does not have."""
     context = click.get_current_context()
     for option in context.command.params:
-        of_files = option.name in ("task", "source", "out", "format", "block", "threads", "probabilities")
+        of_files = option.name in (
+            "task",
+            "source",
+            "out",
+            "format",
+            "block",
+            "threads",
+            "probabilities",
+            "replace",
+        )
         if of_files and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
             raise UserError(f"{option.opts[0]} has no effect with --glue-submission", hint="leave it out")
 

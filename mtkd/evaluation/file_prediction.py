@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tasks.checks.row_checks import is_blank
-from tasks.common.errors import MtkdWarning, UserError, counted, did_you_mean_path, unknown
+from tasks.checks.blank_texts import count_blank, warn_of_blank
+from tasks.common.errors import MtkdWarning, UserError, did_you_mean_path, unknown
 from tasks.common.progress import progress
 from tasks.common.reading import not_regular
 from tasks.data.file_readers import READERS, read_batches, suffix_of
@@ -35,6 +33,7 @@ def predict_file(
     format: str | None = None,
     block: int = BLOCK,
     probabilities: bool = True,
+    replace: bool = False,
 ) -> int:
     """Predict every row of a file; see `mtkd.predict`.
 
@@ -63,13 +62,8 @@ def predict_file(
     if source != STANDARD:
         total, blank = 0, 0
         for _, rows in parts():
-            total, blank = total + len(rows), blank + _count_blank(rows)
-        if blank:
-            warnings.warn(
-                f"{counted(blank, 'row')} of {source} without text: their predictions carry no information",
-                MtkdWarning,
-                stacklevel=2,
-            )
+            total, blank = total + len(rows), blank + count_blank(rows)
+        warn_of_blank(blank, str(source))
     with (
         warnings.catch_warnings(),
         progress(f"predicting {task.name}", total) as advance,
@@ -80,16 +74,31 @@ def predict_file(
         for raw, rows in parts():
             records = list(predict(rows))
             shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
+            if not replace and shown:
+                require_free(raw.table.column_names, shown[0], raw.path)
             add(raw, shown)
             count += len(records)
             advance(len(records))
     return count
 
 
-def _count_blank(rows: Rows) -> int:
-    """How many rows have no text in any column."""
-    is_empty = np.logical_and.reduce([is_blank(texts).to_numpy(zero_copy_only=False) for texts in rows.texts])
-    return int(is_empty.sum())
+def require_free(columns: Sequence[str], record: Mapping[str, Any], where: str) -> None:
+    """Check that predictions replace no column of their rows.
+
+    Args:
+        columns: those of the rows.
+        record: what is added to a row.
+
+    Raises:
+        UserError: a column has the name of a new one, also of `probability_LABEL` in CSV and TSV.
+    """
+    labels = record.get("probabilities")
+    names = [*record, *(f"probability_{label}" for label in (labels if isinstance(labels, dict) else ()))]
+    if taken := [name for name in columns if name in names]:
+        raise UserError(
+            f"{where} already has the column {taken[0]!r}, which the predictions would replace",
+            hint="rename it or leave it out, or replace such columns with `replace=True`",
+        )
 
 
 def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import read_saved
-from mtkd.teachers.label_order import check_order
+from mtkd.teachers.label_order import order_warnings
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
@@ -171,10 +171,8 @@ def _score_all(
             score_logits(task, split_rows.split, encoded, logits, model.reader, model.threshold(task))
         )
         if checkpoint and checkpoint.order:
-            try:
-                check_order(f"the model {checkpoint.name}", task, checkpoint.order, logits, encoded.labels)
-            except UserError as error:
-                warnings.append(f"{error.problem}; {error.hint}")
+            who = f"the model {checkpoint.name}"
+            warnings += order_warnings(who, task, checkpoint.order, logits, encoded.labels)
     return scores, warnings
 
 

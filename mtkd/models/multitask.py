@@ -233,14 +233,17 @@ class MultiTaskModel(nn.Module):
         return model.eval()
 
     @classmethod
-    def without_heads(cls, name: str, max_length: int) -> MultiTaskModel:
+    def without_heads(cls, name: str, max_length: int | None) -> MultiTaskModel:
         """Load a pretrained encoder as a model without any heads.
 
         Args:
             name: a hub name, a directory, or `minilm`.
+            max_length: maximum number of tokens per row; None = 128, or as many as the encoder can read.
 
         Raises:
             UserError: there is no such encoder, or it cannot read `max_length` tokens.
         """
         encoder = TransformerEncoder.pretrained(name)
+        default = ModelInfo().max_length
+        max_length = max_length or min(default, encoder.positions or default)
         return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()

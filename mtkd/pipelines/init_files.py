@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan
 from tasks.common.records import as_toml
 from tasks.task import Task
 
@@ -18,9 +20,9 @@ _TOKENS_PER_WORD, _SPECIAL = 1.4, 4
 _LENGTHS, _SPAN_LENGTHS = (32, 256), (128, 384)  # shortest and longest rows, in tokens
 _EXPORT = ("onnx", "onnxruntime", "onnxscript")
 
-_PIPELINE = """\
-# A teacher, a small student that learns from it, and a control: the same student, which learns from the
-# labels alone. Written by `mtkd init`; every value may be changed. docs/pipelines.md describes the format.
+_HEAD = """\
+# {models}, and a control: the same student, which learns
+# from the labels alone. Written by `mtkd init`; every value may be changed; see docs/pipelines.md.
 #
 #   mtkd run {pipeline} --dry-run    shows the steps and their commands
 #   mtkd run {pipeline}              runs those that are not finished
@@ -31,34 +33,41 @@ seed = 0
 precision = "auto"               # bf16 where the processor or GPU multiplies in it
 # device = "cpu"                 # by default a GPU if there is one
 # limit = 1000                   # at most so many training rows, to try things out
+"""
 
+_TEACHER = """
 [steps.teacher]
 title = "teacher: a pretrained encoder learns from the labels"
 command = "refine"
 encoder = "minilm"               # installed with mtkd; or a name on the hub, such as "bert-base-uncased"
 set.max_length = {length:<15} # tokens per row
 # epochs = 10                    # by default about 1,000 steps, but 3 to 20 epochs
+# With a fine-tuned model of your own, `mtkd init --teacher MODEL` writes a pipeline without this step.
+"""
 
-# If you have a fine-tuned model, delete the step above and write its path or hub name for "@teacher".
+_STUDENT = """
 [steps.student]
-title = "student: three layers of the teacher learn from it"
+title = "student: {what}"
 command = "distill"
-recipe = "layerwise-3"           # `mtkd recipes` lists others
-teacher = "@teacher"             # the output of the step above
-{unlabelled}
+recipe = {recipe:<23} # `mtkd recipes` lists others
+teacher = {teacher:<22}{about_teacher}
+{labels}{unlabelled}
 set.student.max_length = {length}
 # steps = 2000
+"""
 
+_CONTROL = """
 [steps.control]
 title = "control: the same student learns from the labels alone, in as many steps"
 command = "distill"
-recipe = "layerwise-3"
-teacher = "@teacher"             # tells which encoder to start from; nothing is learned from it
+recipe = {recipe}
+{unknown}teacher = {teacher:<22} # {about_teacher}
 steps = "@student"
-set.supervision = "labels"
+{settings}
 set.student.max_length = {length}
-set.student.transformer.init = "encoder"
+"""
 
+_COMPARISON = """
 [steps.comparison]
 title = "comparison: the student's scores, and the difference to the control"
 command = "evaluate"
@@ -67,9 +76,9 @@ against = "@control"
 report = true
 
 [steps.report]
-title = "report: a page about the teacher, the student and the control"
+title = "report: a page about the models"
 command = "report html"
-runs = ["@teacher", "@student", "@control"]
+runs = {runs}
 reference = "@control"
 """
 
@@ -100,20 +109,63 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
     )
 
 
-def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str]) -> str:
+def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: StudentPlan) -> str:
     """The pipeline; `unlabelled`: files of rows without labels, relative to it."""
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
-    text = _PIPELINE.format(
-        pipeline="pipeline.toml",
-        task_file=as_toml(f"{task.name}.toml"),
-        length=_max_length(task, train),
+    length = _max_length(task, train)
+    models = "A small student that learns from a teacher"
+    models = models if plan.teacher else "A teacher, a small student that learns from it"
+    text = _HEAD.format(models=models, pipeline="pipeline.toml", task_file=as_toml(f"{task.name}.toml"))
+    text += "" if plan.teacher else _TEACHER.format(length=length)
+    text += _STUDENT.format(
+        what=_described(plan),
+        recipe=as_toml(plan.recipe),
+        teacher=as_toml(plan.teacher or "@teacher"),
+        about_teacher="" if plan.teacher else " # the output of the step above",
+        labels=_labels_option(task, plan),
+        length=length,
         unlabelled=option if unlabelled else f"# {option}  # text without labels helps most",
     )
+    text += _CONTROL.format(
+        recipe=as_toml(plan.recipe),
+        unknown=_UNKNOWN.format(option=plan.encoder_option) if plan.encoder_option else "",
+        teacher=as_toml(plan.control_teacher or plan.teacher or "@teacher"),
+        about_teacher=_about_control(plan),
+        settings="\n".join(f"set.{key} = {as_toml(value)}" for key, value in plan.control.items()),
+        length=length,
+    )
+    teacher_run = [plan.teacher] if plan.is_run else [] if plan.teacher else ["@teacher"]
+    text += _COMPARISON.format(runs=as_toml([*teacher_run, "@student", "@control"]))
     if all(map(importlib.util.find_spec, _EXPORT)):
         return text + _EXPORT_STEP
     commented = "".join(f"# {line}\n" if line else "\n" for line in _EXPORT_STEP.splitlines())
     return f"{text}\n# This step needs the packages onnx, onnxruntime and onnxscript.{commented}"
+
+
+_UNKNOWN = """\
+# The encoder that the teacher was fine-tuned from is unknown, so the control starts from the teacher's
+# weights, too. If you know that encoder, write its name: {option} = "NAME"
+"""
+
+
+def _about_control(plan: StudentPlan) -> str:
+    if plan.control_teacher and not plan.teacher:
+        return "the encoder of the teacher: what to start from; nothing is learned from it"
+    return "tells which encoder to start from; nothing is learned from it"
+
+
+def _described(plan: StudentPlan) -> str:
+    if plan.recipe == DEFAULT_RECIPE:
+        return "three layers of the teacher learn from it"
+    return f"{Path(plan.recipe).stem} learns from the teacher"
+
+
+def _labels_option(task: Task, plan: StudentPlan) -> str:
+    """The order of the labels of a checkpoint, if it was given."""
+    if not plan.teacher_labels:
+        return ""
+    return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(','.join(plan.teacher_labels))} }}\n"
 
 
 def _max_length(task: Task, train: pa.Table) -> int:

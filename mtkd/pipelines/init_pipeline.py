@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,13 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
-from tasks.checks.data_quality import labels_alike
+from mtkd.pipelines.init_notes import guess_notes, label_notes, unlabelled_note
+from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
+from mtkd.pipelines.init_write import write_files
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError, counted
-from tasks.common.files import atomic_path, check_output_file, locked
 from tasks.data.loading import require_valid
 from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
@@ -32,10 +34,8 @@ from tasks.task import UNLABELLED, Task
 from tasks.task_file import check_task
 from tasks.task_keys import A_NAME, is_name
 from tasks.task_names import GROUPS
-from tasks.task_types.labels import label_texts
 
 PIPELINE = "pipeline.toml"
-WRITER = "mtkd init"  # named in every file that it writes
 _MOST_VALIDATION = 5000  # texts that are split off
 
 
@@ -48,6 +48,7 @@ class InitResult:
         pipeline, task_file: the files to look at, and to run.
         rows: split -> number of rows.
         notes: what was done with the data, and what else could have been chosen.
+        files: the names of the files in `out`.
     """
 
     task: Task
@@ -55,6 +56,7 @@ class InitResult:
     task_file: Path
     rows: dict[str, int]
     notes: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
 
 @checked
@@ -70,7 +72,11 @@ def init_pipeline(
     validation: str | Path | None = None,
     unlabelled: Sequence[str | Path] = (),
     validation_fraction: float = 0.1,
+    recipe: str = DEFAULT_RECIPE,
+    teacher: str | Path | None = None,
+    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
 ) -> InitResult:
     """Look at data, and write a task file and a pipeline (`run_pipeline`) to start from.
 
@@ -85,14 +91,20 @@ def init_pipeline(
         unlabelled: files of rows without labels.
         validation_fraction: which part of the training rows becomes the validation rows if there are none;
             at most 5,000 texts. Rows with the same texts stay together.
-        overwrite: replace the files that an earlier call wrote.
+        recipe: the recipe of the student and of the control, a name or a file.
+        teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
+            default the pipeline trains a teacher.
+        teacher_labels: the task's labels in the order of the checkpoint's outputs, if it does not name them.
+        overwrite: replace the files that an earlier call wrote, and remove those that it wrote for another
+            task.
+        dry_run: write nothing.
 
     Returns:
         The task, the files and the number of rows of each split.
 
     Raises:
-        UserError: files that are missing, empty or invalid, or in which no text and labels can be found; or
-            files in `out` that would be replaced.
+        UserError: files that are missing, empty or invalid, or in which no text and labels can be found; a
+            recipe or teacher that does not fit; or files in `out` that would be replaced.
     """
     if not 0 < validation_fraction < 1:
         raise UserError(
@@ -116,23 +128,14 @@ def init_pipeline(
         _check(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
-    if guess.others:
-        notes.append(f"{', '.join(map(repr, guess.others))} also looks like text")
-    if guess.other_labels:
-        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
-    if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
-        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
-    notes += labels_alike(task)
+    notes += guess_notes(task, guess, kind)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():
-        notes.append(f"{counted(rows, 'training row')} without a label: text for the student")
+        notes.append(unlabelled_note(task, rows))
         texts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
-    if task.kind == "classify" and guess.label not in splits["train"].class_names:
-        trained = set(label_texts(train[guess.label]).to_pylist())
-        for unseen in [text for text in guess.labels if text not in trained][:3]:
-            notes.append(f"the label {unseen!r} is in validation rows, but in no training row: a typo?")
+    notes += label_notes(task, guess, splits)
     if "validation" not in splits:
         held_out = _held_out(train, guess, validation_fraction)
         rows = pc.sum(held_out).as_py()
@@ -141,7 +144,30 @@ def init_pipeline(
             "train": Part.of(train.filter(pc.invert(held_out))),
             "validation": Part.of(train.filter(held_out)),
         }
-    return _write(Path(out), task, splits, texts, notes, inputs, overwrite)
+    plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
+    return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
+
+
+def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:
+    """The student and its teacher; `out`: where the pipeline will be, from which its paths start."""
+
+    def as_named(name: str) -> str:
+        return _path_from(out, Path(name)) if Path(name).exists() else name
+
+    if teacher is not None and not str(teacher).strip():
+        raise UserError("`teacher` has an empty name", expected="a directory or name")
+    if not labels:
+        return plan_student(task, recipe, None if teacher is None else str(teacher), None, as_named)
+    from mtkd.jobs.distillation.find_teachers import parse_labels
+
+    orders = parse_labels(labels)
+    if teacher is None or set(orders) != {task.name}:
+        raise UserError(
+            f"`teacher_labels` gives an order of labels for {', '.join(orders)}"
+            + ("" if teacher else ", but there is no `teacher`"),
+            expected=f"the labels of {task.name!r} in the order of the outputs of a checkpoint",
+        )
+    return plan_student(task, recipe, str(teacher), orders[task.name], as_named)
 
 
 def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
@@ -213,60 +239,40 @@ def _write(
     task: Task,
     splits: Mapping[str, Part],
     texts: Sequence[Part],
+    plan: StudentPlan,
     notes: Sequence[str],
     inputs: Collection[Path],
     overwrite: bool,
+    dry_run: bool,
 ) -> InitResult:
     """Write the task file, the pipeline, and the rows that are in no file of their own."""
-    contents: dict[Path, bytes] = {}
+    contents: dict[str, bytes] = {}
 
     def path_of_split(split: str, part: Part) -> str:
         """The file of a split, relative to `out` if it is in or beside it."""
         if part.path is not None:
-            near = os.path.relpath(part.path.resolve(), os.path.realpath(out))
-            return near if near.count("..") < 2 else str(part.path.resolve())
+            return _path_from(out, part.path)
         sink = pa.BufferOutputStream()
-        pq.write_table(part.raw.table.replace_schema_metadata({"written by": WRITER}), sink)
-        contents[out / f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
+        pq.write_table(part.raw.table, sink)
+        contents[f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 
     files = {split: path_of_split(split, part) for split, part in splits.items()}
     unlabelled_files = [
         path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)
     ]
-    task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
-    if overwritten_inputs := [p for p in contents if Path(os.path.realpath(p)) in inputs]:
-        raise UserError(
-            f"{overwritten_inputs[0]} would be overwritten with some of its own rows",
-            hint="choose another directory with `out`",
-        )
+    task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
-    contents[pipeline] = pipeline_text(task, splits["train"].raw.table, unlabelled_files).encode()
-    _refuse_replacing(contents, overwrite)
-    with locked(out):
-        for path, raw in contents.items():
-            with atomic_path(path) as temporary:
-                temporary.write_bytes(raw)
+    contents[PIPELINE] = pipeline_text(task, splits["train"].raw.table, unlabelled_files, plan).encode()
+    kept = write_files(out, contents, inputs, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if texts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)
-    return InitResult(task, pipeline, task_file, rows, tuple(notes))
+    more = [f"{name}, which an earlier call wrote and you have edited, stays where it is" for name in kept]
+    return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *more), tuple(contents))
 
 
-def _refuse_replacing(contents: Mapping[Path, bytes], overwrite: bool) -> None:
-    """Check that the files to be written replace none, or with `overwrite` only those of an earlier call."""
-    for path in contents:
-        check_output_file(path)
-    # A file with this content is from the same call, which was killed.
-    before = {path: path.read_bytes() for path in contents if path.exists()}
-    replaced = [path for path, raw in before.items() if raw != contents[path]]
-    if replaced and not overwrite:
-        raise UserError(
-            f"{', '.join(map(str, replaced))} would be replaced",
-            hint="choose another directory with `out`, or replace them with `overwrite=True`",
-        )
-    if foreign := [path for path in replaced if WRITER.encode() not in before[path]]:
-        raise UserError(
-            f"{foreign[0]} would be replaced, and is not a file that {WRITER} wrote",
-            hint="choose another directory with `out`",
-        )
+def _path_from(out: Path, path: Path) -> str:
+    """A path relative to `out` if it is in or beside it, else absolute."""
+    near = os.path.relpath(path.resolve(), os.path.realpath(out))
+    return near if near.count("..") < 2 else str(path.resolve())

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.checks.label_agreement import BetterOrder, better_order
 from tasks.common.errors import UserError, shorten
 from tasks.task import Task
 from tasks.task_types.labels import label_positions
 
 _NUMBERED = re.compile(r"(label)?[ _-]?\d+", re.IGNORECASE)
-# Another order of the labels is only suspected if it fits much better, on enough rows that it is not chance.
-_CLEAR_GAIN, _CLEAR_DEVIATIONS = 0.2, 3.0
 
 
 def label_order(
@@ -76,11 +75,7 @@ def _example(task: Task) -> str:
 
 
 def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> None:
-    """Check that no other order of the outputs agrees clearly better with labelled rows.
-
-    Agreement is counted beyond chance (as in Cohen's kappa), so a checkpoint that always predicts the same
-    label is not blamed for its order. "Clearly" means a kappa that is higher by 0.2, and a number of rows
-    that is higher by three standard deviations.
+    """Check that no other order of the outputs agrees clearly better with labelled rows (`better_order`).
 
     Args:
         order: the output of the checkpoint that was taken for each label.
@@ -90,32 +85,57 @@ def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, 
     Raises:
         UserError: another order agrees clearly better; the message names it.
     """
-    from scipy.optimize import linear_sum_assignment
+    better = better_order(task, logits, labels)
+    if better is not None and better.clear:
+        raise UserError(
+            f"the outputs of {who} seem to be in another order: {_compared(task, order, better)}",
+            hint="check the order of labels that the checkpoint was trained with, and pass it: "
+            f"{_argument(task, order, better)}",
+        )
 
-    size = len(task.labels)
-    if size < 2 or logits.shape[1:] != (size,) or not len(logits):
-        return
-    labelled = ~np.isnan(labels) if labels.ndim == 1 else ~np.isnan(labels).any(axis=1)
-    predicted, actual = task.type.decode(task, logits[labelled]), labels[labelled]
-    if labels.ndim == 1:
-        predicted, actual = (np.eye(size)[part.astype(np.int64)] for part in (predicted, actual))
-    counts = predicted.T @ actual  # rows with output j predicted and label k
-    chance = np.outer(predicted.sum(0), actual.sum(0)) / max(1, len(actual))
-    outputs, best = linear_sum_assignment(chance - counts)
-    max_gain = actual.sum() - (actual.sum(0) ** 2).sum() / max(1, len(actual))
-    n_assumed, n_better = np.trace(counts), counts[outputs, best].sum()
-    gain = ((counts - chance)[outputs, best].sum() - np.trace(counts - chance)) / max(max_gain, 1e-9)
-    moved = outputs != best
-    differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()
-    if gain < _CLEAR_GAIN or n_better - n_assumed < _CLEAR_DEVIATIONS * np.sqrt(differing):
-        return
-    assumed, better = ([""] * size for _ in range(2))
-    for column, label in enumerate(best):
-        assumed[order[column]], better[order[column]] = task.labels[column], task.labels[label]
-    raise UserError(
-        f"the outputs of {who} seem to be in another order: as {', '.join(assumed)}, they agree with "
-        f"{n_assumed:.0f} of {actual.sum():.0f} labels of the rows of {task.name!r}; as "
-        f"{', '.join(better)}, with {n_better:.0f}",
-        hint="check the order of labels that the checkpoint was trained with, and pass it: "
-        f"`teacher_labels={task.name}={','.join(better)}`",
+
+def possible_order(task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> str | None:
+    """A remark on another order that agrees better with labelled rows, though on too few to be sure, or None.
+
+    The arguments are those of `check_order`.
+    """
+    better = better_order(task, logits, labels)
+    if better is None:
+        return None
+    return (
+        f"its outputs may be in another order: {_compared(task, order, better)}. These are too few rows to "
+        "be sure: check the order of labels that the checkpoint was trained with, and pass it: "
+        f"{_argument(task, order, better)}"
     )
+
+
+def order_warnings(
+    who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray
+) -> list[str]:
+    """What `check_order` and `possible_order` find, as warnings."""
+    try:
+        check_order(who, task, order, logits, labels)
+    except UserError as error:
+        return [f"{error.problem}; {error.hint}"]
+    remark = possible_order(task, order, logits, labels)
+    return [f"{who}: {remark}"] if remark else []
+
+
+def _compared(task: Task, order: Sequence[int], better: BetterOrder) -> str:
+    assumed = _by_output(task.labels, order)
+    return (
+        f"as {', '.join(assumed)}, they agree with {better.agreeing:,} of {better.total:,} labels of the "
+        f"rows of {task.name!r}; as {', '.join(_by_output(better.labels, order))}, with {better.better:,}"
+    )
+
+
+def _argument(task: Task, order: Sequence[int], better: BetterOrder) -> str:
+    return f"`teacher_labels={task.name}={','.join(_by_output(better.labels, order))}`"
+
+
+def _by_output(labels: Sequence[str], order: Sequence[int]) -> list[str]:
+    """Labels in the order of the checkpoint's outputs; `order`: the output of each label of the task."""
+    by_output = [""] * len(labels)
+    for output, label in zip(order, labels, strict=True):
+        by_output[output] = label
+    return by_output

@@ -115,7 +115,7 @@ class TeacherRef:
         if self.manifest:
             self._require_weights(self.manifest)
         if self.saved is None:
-            return MultiTaskModel.without_heads(self.name, max_length or 128)
+            return MultiTaskModel.without_heads(self.name, max_length)
         model = MultiTaskModel.load(Path(self.name))
         if max_length is not None and self.config.input_format != "separate":
             model.set_max_length(max_length)

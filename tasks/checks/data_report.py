@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,6 +38,8 @@ class SplitReport:
         duplicates: rows with the same texts and label as an earlier row.
         overlap: rows with the same texts as a training row; None for the training split itself.
         problems: every invalid line and row, and warnings about the split as a whole.
+        soft_labels: what the column of soft labels was read as: probabilities, logits or scores; None if
+            the split has none.
     """
 
     task: str
@@ -48,6 +51,7 @@ class SplitReport:
     duplicates: int
     overlap: int | None
     problems: tuple[Problem, ...]
+    soft_labels: str | None = None
 
     @property
     def overlap_share(self) -> float | None:
@@ -82,6 +86,7 @@ class DataReport:
         """One line per split, and the problems."""
         splits = [
             f"{split.task}/{split.split}: {counted(split.rows, 'row')}, {split.duplicates:,} duplicate"
+            + (f", soft labels read as {split.soft_labels}" if split.soft_labels else "")
             for split in self.splits
         ]
         return "\n".join([*splits, *(f"{level}: {line}" for level, line in summarise(self.all_problems))])
@@ -128,9 +133,12 @@ def report_on(
             continue
         problems += _missing_splits(task, source, present)
         train: np.ndarray | None = None
+        unused: set[str] = set()
         for split in task.splits:
             try:
-                report, distinct = _report(task, split, source.batches(task, split), train, max_length)
+                report, distinct = _report(
+                    task, split, source.batches(task, split), train, max_length, unused
+                )
             except UserError as error:
                 if split in present or split in task.test:
                     level: Level = "error" if split in present else "warning"
@@ -178,31 +186,50 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
     ]
 
 
-def _unused(task: Task, raw: RawTable) -> list[Problem]:
-    """A warning for each column that the task does not read, except row numbers and titles."""
-    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title"}
+def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
+    """A warning for each column that the task does not read, except ids and titles.
+
+    Args:
+        known: the columns of the task that a warning was about; the new ones are added.
+    """
+    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title", *known}
+    unused = [name for name in raw.table.column_names if name not in read and not _is_id(name, raw)]
+    known.update(unused)
     return [
         Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
-        for name in raw.table.column_names
-        if name not in read
+        for name in unused
     ]
 
 
+def _is_id(name: str, raw: RawTable) -> bool:
+    """True for a column that is called an id, and in which every row has another value."""
+    column = raw.table[name]
+    if not re.search(r"(^|[\W_])(id|idx|index|uid|uuid|guid|key)$|[a-z](Id|ID)$", name):
+        return False
+    return not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() == len(column)
+
+
 def _report(
-    task: Task, split: str, tables: Iterator[RawTable], train: np.ndarray | None, max_length: int
+    task: Task,
+    split: str,
+    tables: Iterator[RawTable],
+    train: np.ndarray | None,
+    max_length: int,
+    unused_columns: set[str],
 ) -> tuple[SplitReport, np.ndarray]:
     """The report on a split, and the sorted hashes of its texts.
 
     Args:
         train: those of the training split, if it has been read.
+        unused_columns: columns that a warning about an earlier split named.
     """
     statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), Balance(task, split)
     groups = GroupSizes(task)
     problems: list[Problem] = []
     unused: list[Problem] = []
-    labels_differ = False
+    labels_differ, soft_kind = False, None
     for raw in tables:
-        unused = unused or _unused(task, raw)
+        unused += _unused(task, raw, unused_columns)
         statistics.add(raw)
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
@@ -212,6 +239,7 @@ def _report(
         groups.add(raw, labels)
         if labels is not None:
             balance.add(labels)
+            soft_kind = soft_kind or labels.soft_kind
     counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
         *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
@@ -229,6 +257,7 @@ def _report(
         duplicates=statistics.rows - len(with_label.distinct() if labels_differ else distinct),
         overlap=None if train is None else statistics.seen,
         problems=(*problems, *unused, *suspicious),
+        soft_labels=soft_kind,
     )
     return report, distinct
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.data.raw_table import Level, RawTable
-from tasks.data.soft_labels import read_soft_labels
+from tasks.data.soft_labels import contradicted_labels, read_soft_labels
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
@@ -99,7 +99,8 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
         raw: rows with the task's columns, as returned by `DataSource.raw_table`.
 
     Returns:
-        Problems of lines, then of rows in order; and the labels, None if the split is empty.
+        Problems of lines and of the whole table, then of rows in order; and the labels, None if the split is
+        empty.
     """
     lines = [
         Problem(
@@ -118,8 +119,11 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
         return [*lines, Problem(raw.path, None, "there are no rows")], None
     labels = task.type.read_labels(task, split, raw)
     if task.soft_labels is not None and split == task.train:
-        soft, problems = read_soft_labels(task, raw)
-        labels = replace(labels, soft=soft, problems=[*labels.problems, *problems])
+        soft = read_soft_labels(task, raw)
+        if wrong_order := contradicted_labels(task, soft, labels.values):
+            lines.append(Problem(raw.path, task.soft_labels, wrong_order))
+        problems = [*labels.problems, *soft.problems]
+        labels = replace(labels, soft=soft.logits, soft_kind=soft.kind, problems=problems)
     row_problems = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     row_problems.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in row_problems], labels

@@ -24,7 +24,7 @@ from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
 DIGEST_BLOCK = 65_536  # rows that have one digest in `digest_blocks`; corpora of format 2 depend on it
-_NO_LABEL = "no label; expected"
+_NO_LABEL, _NONE_APPLIES = "no label; expected", "[] for no labels"
 _SHOWN = 8
 _Part = TypeVar("_Part")
 
@@ -133,6 +133,8 @@ def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
         hint = "drop these rows, or fill in the text"
     if _NO_LABEL in shown:
         advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
+        if _NONE_APPLIES in shown:
+            advice = f"write [] where no label applies; otherwise {advice}"
         hint = f"{advice}; {hint}" if hint else advice
     return UserError(f"{counted(errors.total, 'problem')} in {what}:\n{shown}", hint=hint)
 

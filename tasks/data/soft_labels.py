@@ -7,10 +7,12 @@ numbers; as a list or a struct, or as JSON text. Tasks of scores (`regress`) hav
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tasks.checks.label_agreement import better_order
 from tasks.common.errors import UserError, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
@@ -20,6 +22,8 @@ from tasks.task_types.labels import RowProblem, label_positions
 KINDS = ("probabilities", "logits")
 LEAST = 1e-4  # smaller probabilities count as this, so that every logit is finite
 _SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
+_LEAST_PERCENT = 20.0  # the largest value of a column of percentages, if rows have several labels
+_BLANK = ("", "nan", "null", "none")  # cells without soft labels
 
 
 def has_soft_labels(task: Task) -> bool:
@@ -30,14 +34,34 @@ def has_soft_labels(task: Task) -> bool:
     )
 
 
-def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowProblem]]:
-    """The soft labels of a split as logits, and the problems of its rows.
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """The soft labels of a split.
+
+    Attributes:
+        logits: (n, C) float64; 0 for rows with a problem.
+        kind: what the column holds: probabilities, logits or scores.
+        problems: those of the rows.
+    """
+
+    logits: np.ndarray
+    kind: str
+    problems: list[RowProblem]
+
+    @property
+    def valid(self) -> np.ndarray:
+        """(n,) bool, True for rows without a problem."""
+        valid = np.ones(len(self.logits), bool)
+        valid[[problem.row for problem in self.problems]] = False
+        return valid
+
+
+def read_soft_labels(task: Task, raw: RawTable) -> SoftLabels:
+    """Read the soft labels of a split.
 
     Probabilities become their logarithm (log-odds for several labels per row). If the task does not say what
     the column holds, it holds probabilities if at least half of its rows have only values from 0 to 1.
-
-    Returns:
-        (n, C) float64; 0 for rows with a problem.
+    Percentages are refused: as logits, they would be certain of the largest value.
     """
     assert task.soft_labels is not None
     size = task.type.n_outputs(task)
@@ -50,16 +74,21 @@ def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowPro
             problems[row] = str(error)
     good = np.array([row not in problems for row in range(len(values))], bool)
     between = np.asarray(((values >= 0) & (values <= 1)).all(1))
+    percent = good & _are_percentages(task, values, good)
     if not task.labels:
-        probabilities = False
+        kind = "scores"
     elif task.soft_labels_kind is not None:
-        probabilities = task.soft_labels_kind == "probabilities"
+        kind = task.soft_labels_kind
+    elif good.any() and (between | percent)[good].mean() < 0.5:
+        kind = "logits"
     else:
-        probabilities = bool(between[good].mean() >= 0.5) if good.any() else True
-    if probabilities:
+        kind = "probabilities"
+    if kind == "probabilities":
         sums = values.sum(1)
         for row in np.flatnonzero(good & ~between).tolist():
-            problems[row] = f"{_shown(values[row])} are not probabilities; expected: values from 0 to 1"
+            advice = "; they look like percentages: divide them by 100" if percent[row] else ""
+            expected = f"expected: values from 0 to 1{advice}"
+            problems[row] = f"{_shown(values[row])} are not probabilities; {expected}"
         if task.type.one_class:
             for row in np.flatnonzero(good & between & (abs(sums - 1) > _SUM_TOLERANCE)).tolist():
                 problems[row] = f"{_shown(values[row])} sum to {sums[row]:.4g}; expected: 1"
@@ -69,18 +98,50 @@ def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowPro
     row_problems = [
         RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
     ]
-    return values, row_problems
+    return SoftLabels(values, kind, row_problems)
+
+
+def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.ndarray:
+    """(n,) bool, True for rows that look like percentages.
+
+    Those of one label per row sum to 100. For several labels per row the whole column decides: no value is
+    negative, as most logits of such tasks are, and the largest is far above 1.
+    """
+    beyond_one = np.asarray((values > 1).any(1))
+    if not task.type.one_class:
+        column = values[good]
+        percent = column.size > 0 and column.min() >= 0 and _LEAST_PERCENT <= column.max() <= 100
+        return beyond_one & percent
+    sums_to_100 = np.asarray(abs(values.sum(1) - 100) <= 100 * _SUM_TOLERANCE)
+    return beyond_one & sums_to_100 & np.asarray((values >= 0).all(1))
+
+
+def contradicted_labels(task: Task, soft: SoftLabels, labels: np.ndarray) -> str | None:
+    """What is wrong if the soft labels seem to be in another order than the task's labels, else None.
+
+    Args:
+        labels: those of the same rows, as `tasks.data.rows.Rows` has them.
+    """
+    better = better_order(task, soft.logits[soft.valid], labels[soft.valid])
+    if better is None or not better.clear:
+        return None
+    return (
+        f"the soft labels seem to be in another order: as {', '.join(task.labels)}, they agree with "
+        f"{better.agreeing:,} of {better.total:,} labels of the same rows; as {', '.join(better.labels)}, "
+        f"with {better.better:,}; expected: the order of the task's labels, or a mapping from labels to "
+        "numbers"
+    )
 
 
 def _numbers(task: Task, cell: Any, size: int) -> list[float]:
     """The numbers of one cell; raises ValueError with a description for people."""
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in _BLANK) or cell != cell:
+        raise ValueError("no soft labels; expected: numbers in every training row")
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)
         except (ValueError, RecursionError):
             raise ValueError(f"{cell[:40]!r} is not JSON; expected: a list of numbers") from None
-    if cell is None:
-        raise ValueError("no soft labels; expected: a number for each label")
     if isinstance(cell, list) and cell and isinstance(cell[0], tuple):  # a map column of Arrow
         cell = dict(cell)
     if isinstance(cell, dict):

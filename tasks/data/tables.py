@@ -45,6 +45,27 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     return table if table.num_columns else _of_records([], list(columns))
 
 
+def without_missing(rows: Any, columns: Sequence[str]) -> Any:
+    """A DataFrame or Series of pandas or polars with empty texts in place of missing values.
+
+    Reading a CSV file gives missing values where others see empty texts. Anything else stays as it is.
+
+    Args:
+        columns: the text columns.
+    """
+    if hasattr(rows, "isna") and not hasattr(rows, "columns"):  # a Series of pandas
+        return rows.astype(object).where(rows.notna(), "") if rows.isna().any() else rows
+    if hasattr(rows, "isna") and rows.columns.is_unique:
+        gaps = [name for name in columns if name in rows.columns and rows[name].isna().any()]
+        return rows.assign(**{name: without_missing(rows[name], ()) for name in gaps})
+    if hasattr(rows, "fill_null") and hasattr(rows, "to_arrow"):  # polars
+        if not hasattr(rows, "columns"):
+            return rows.fill_null("")
+        present = [name for name in columns if name in rows.columns]
+        return rows.with_columns(rows[name].fill_null("") for name in present)
+    return rows
+
+
 def _values(columns: Sequence[str]) -> str:
     """What rows of a list can be, besides tables."""
     if not columns:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, class_ids, named_ids, read_values, task_labels
+from tasks.task_types.labels import (
+    ParsedLabels,
+    bool_labels,
+    class_ids,
+    class_texts,
+    named_ids,
+    read_values,
+)
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -35,9 +43,15 @@ class Classification(TaskType):
         """All metrics; F1 of class 1 only for two classes."""
         return [name for name in self.metrics if name != "f1" or len(task.labels) <= 2]
 
+    def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
+        by_id = all(name.isdigit() for name in task.labels) or bool_labels(task)
+        if pa.types.is_boolean(column) and not by_id:
+            return f"labels of the task: {named_ids(task)}; which of them true and false are is unknown"
+        return super().check_label_column(task, column)
+
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Class ids, parsed from label names or ids, as numbers or text."""
-        values = class_ids(task, task_labels(task, table))
+        values = class_ids(task, class_texts(task, table))
         return read_values(task, split, table, values, lambda text: named_ids(task, text))
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:

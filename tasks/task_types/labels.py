@@ -37,12 +37,14 @@ class ParsedLabels:
         problems: all problems of the labels and related columns.
         answers: n structs {text, answer_start} of lists, for `span` tasks without problems.
         soft: (n, C) float64, the soft labels as logits, if the split has any (`tasks.data.soft_labels`).
+        soft_kind: what they were read as: probabilities, logits or scores.
     """
 
     values: np.ndarray
     problems: list[RowProblem]
     answers: pa.StructArray | None = None
     soft: np.ndarray | None = None
+    soft_kind: str | None = None
 
     def counts(self, task: Task, by_label: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """`by_label`, followed by the number of unlabelled rows if there are any."""
@@ -119,6 +121,24 @@ def _as_text(array: pa.Array) -> pa.Array:
         texts = [None if v is None else str(int(v)) if v.is_integer() else repr(v) for v in numbers]
         return pa.array(texts, type=pa.string())
     return array.cast(pa.string())
+
+
+def class_texts(task: Task, table: RawTable) -> pa.Array:
+    """`task_labels` of a task of classes; of a column of true and false, the labels called so."""
+    column, names = table.table[task.label], bool_labels(task)
+    if pa.types.is_boolean(column.type) and names:
+        return pc.if_else(column.combine_chunks(), names[True], names[False])
+    return task_labels(task, table)
+
+
+def bool_labels(task: Task) -> dict[bool, str] | None:
+    """The labels called true and false, whatever their case; None if the task has other labels."""
+    named = {label.strip().casefold(): label for label in task.labels}
+    return (
+        {value: named[str(value).lower()] for value in (True, False)}
+        if {"true", "false"} == set(named)
+        else None
+    )
 
 
 def class_ids(task: Task, texts: pa.Array) -> np.ndarray:

@@ -43,13 +43,13 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
     """
     if isinstance(spec, str) and _TASK_ASSIGNMENT.fullmatch(spec) and not Path(spec).exists():
         matches = [_TASK_ASSIGNMENT.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
-        return [(part[1], part[2]) for part in matches if part]
+        return [(part[1], _not_blank(part[2], part[1])) for part in matches if part]
     if isinstance(spec, Mapping):
         pairs = [(task, teacher) for task, value in spec.items() for _, teacher in teachers_by_task(value)]
     elif isinstance(spec, list):
         pairs = [pair for value in spec for pair in teachers_by_task(value)]
     elif isinstance(spec, str | MultiTaskModel) or as_pair(spec):
-        return [(None, spec)]
+        return [(None, _not_blank(spec))]
     else:
         raise UserError(
             f"`teacher` cannot be {a_type(spec)}",
@@ -59,6 +59,14 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
     if not pairs:
         raise UserError("`teacher` is empty", expected="a teacher for each task")
     return pairs
+
+
+def _not_blank(teacher: Any, task: str | None = None) -> Any:
+    """The teacher; raises UserError for an empty name, which would be the current directory."""
+    if isinstance(teacher, str) and not teacher.strip():
+        of_task = f" for the task {task!r}" if task else ""
+        raise UserError(f"`teacher` has an empty name{of_task}", expected="a directory or name")
+    return teacher
 
 
 def as_pair(teacher: Any) -> tuple[nn.Module, Any] | None:

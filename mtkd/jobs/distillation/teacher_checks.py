@@ -12,11 +12,16 @@ from mtkd.evaluation.scoring import score_logits
 from mtkd.jobs.distillation.prepare import LoadedTeacher
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.jobs.validation_scores import scores_record, validation_logits
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
-from mtkd.teachers.label_order import check_order
+from mtkd.teachers.label_order import check_order, possible_order
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import current_trial
+from tasks.data.rows import has_label
 from tasks.task import Task
+from tasks.tokens.encoding import Encoded
+
+_MOST_TRAINING_ROWS = 500  # that a teacher predicts if the validation rows are too few to judge its labels
 
 
 def check_teacher(
@@ -28,6 +33,9 @@ def check_teacher(
 ) -> list[str]:
     """Run a teacher on the validation rows of its tasks, and return warnings about it.
 
+    If the outputs of a checkpoint seem to be in another order, but the validation rows are too few to be
+    sure, up to 500 labelled training rows are predicted too.
+
     Raises:
         UserError: another order of a checkpoint's outputs agrees clearly better with the labels.
     """
@@ -35,6 +43,7 @@ def check_teacher(
     warnings = [ref.warning] if isinstance(ref, CheckpointRef) and ref.warning else []
     scores = []
     predictions: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    doubts: dict[str, str] = {}  # task -> which order its outputs may be in
     for (name, split), encoded in rows.validation(model.reader, only=teacher.tasks).items():
         task = tasks[name]
         logits = validation_logits(model, task, encoded, accelerator, train)
@@ -42,10 +51,36 @@ def check_teacher(
         predictions.setdefault(name, []).append((logits, encoded.labels))
     if isinstance(ref, CheckpointRef) and ref.order and not current_trial():  # which predicts few rows
         for name, pairs in predictions.items():
-            logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
-            check_order(f"the teacher {ref.name}", tasks[name], ref.order, logits, labels)
+            if _possible_order(tasks[name], ref, pairs) and (more := _some_training_rows(rows, name, model)):
+                pairs.append((validation_logits(model, tasks[name], more, accelerator, train), more.labels))
+            check_order(f"the teacher {ref.name}", tasks[name], ref.order, *_concatenated(pairs))
+            if remark := _possible_order(tasks[name], ref, pairs):
+                doubts[name] = remark
     described = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
-    return warnings + below_constant(described, scores_record(scores))
+    record = scores_record(scores)
+    for name, remark in doubts.items():
+        scored = [f"{s['primary']:.3f} on {key}" for key, s in record.items() if s["task"] == name]
+        warnings.append(f"{described} scores {', '.join(scored)}; {remark}")
+    return warnings + below_constant(described, {k: s for k, s in record.items() if s["task"] not in doubts})
+
+
+def _concatenated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
+    return logits, labels
+
+
+def _possible_order(task: Task, ref: CheckpointRef, pairs: list[tuple[np.ndarray, np.ndarray]]) -> str | None:
+    return possible_order(task, ref.order, *_concatenated(pairs))
+
+
+def _some_training_rows(rows: EncodedRows, name: str, model: MultiTaskModel) -> Encoded | None:
+    """Labelled training rows of a task, evenly spaced, as a teacher reads them; None if there are none."""
+    (train,) = (part.train for part in rows.data.parts if part.task.name == name)
+    labelled = np.flatnonzero(has_label(train.labels))
+    if not len(labelled):
+        return None
+    spaced = np.linspace(0, len(labelled) - 1, min(len(labelled), _MOST_TRAINING_ROWS)).astype(np.int64)
+    return Encoded.encode(model.reader.rows(train.take(labelled[spaced])), model.reader.tokeniser)
 
 
 def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -114,7 +114,7 @@ def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> D
 
 def validate_run(
     settings: DistillSettings,
-    teacher: TeacherSpec,
+    teacher: TeacherSpec | TeacherRef,
     tasks: list[Task],
     store: Path | None = None,
     *,
@@ -125,7 +125,8 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.distillation.find_teachers.teachers_by_task`.
+        teacher: see `mtkd.jobs.distillation.find_teachers.teachers_by_task`; or what is known of a teacher
+            that does not exist yet.
         teacher_labels: see `mtkd.jobs.distillation.find_teachers.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
@@ -144,7 +145,9 @@ def validate_run(
     else:
         stages = [Stage("", {}, stages[-1].train)]
         heads = any(term.teacher_need.logits for term in losses.values())
-    if store is None:
+    if isinstance(teacher, TeacherRef):
+        teacher_ref: TeacherRef | None = teacher
+    elif store is None:
         teacher_ref = find_teachers(teacher, tasks, heads, teacher_labels)
     else:
         teacher_ref = _stored_teacher(teacher, store, tasks, heads)

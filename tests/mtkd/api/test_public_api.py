@@ -257,7 +257,42 @@ def test_a_column_of_texts_is_predicted(teacher: mtkd.Model) -> None:
     ):
         assert teacher.predict("sst2", column) == expected
     with pytest.raises(mtkd.UserError, match="row 1 is a float"):
-        teacher.predict("sst2", pandas.Series(["a fine film .", float("nan")]))
+        teacher.predict("sst2", pandas.Series(["a fine film .", 0.5]))
+
+
+def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
+    teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    """pandas reads an empty cell as NaN; the file and the frame must give the same."""
+    frame = pandas.DataFrame({"sentence": ["a fine film .", None], "n": [1, 2]})
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    with pytest.warns(mtkd.MtkdWarning, match=r"1 row of .*in\.csv with an empty text"):
+        mtkd.predict(teacher, "sst2", tmp_path / "in.csv", tmp_path / "out.csv")
+    expected = pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist()
+    for rows in (frame, frame["sentence"], pandas.read_csv(tmp_path / "in.csv")):
+        with pytest.warns(mtkd.MtkdWarning, match="1 row of the rows with an empty text"):
+            found = teacher.predict("sst2", rows)
+        assert expected == (
+            found["prediction"].tolist() if hasattr(found, "iloc") else [r["prediction"] for r in found]
+        )
+    assert frame["sentence"].isna().tolist() == [False, True]
+    with pytest.raises(mtkd.UserError, match="null instead of text"):
+        teacher.predict("sst2", [{"sentence": None}])
+
+
+def test_columns_of_a_frame_are_not_replaced_silently(teacher: mtkd.Model) -> None:
+    frame = pandas.DataFrame({"sentence": ["a fine film ."], "prediction": ["mine"]})
+    with pytest.raises(mtkd.UserError, match="already has the column 'prediction'"):
+        teacher.predict("sst2", frame)
+    assert teacher.predict("sst2", frame, replace=True)["prediction"].tolist() != ["mine"]
+
+
+def test_a_fine_tuned_transformers_model_does_not_lose_its_head(
+    save_checkpoint: Callable[..., Path],
+) -> None:
+    with pytest.raises(mtkd.UserError, match="a fine-tuned transformers model") as refused:
+        mtkd.load(save_checkpoint("Bert"))
+    assert refused.value.hint is not None and "mtkd.evaluate(" in refused.value.hint
 
 
 def test_another_command_in_out_is_named(teacher: mtkd.Model) -> None:

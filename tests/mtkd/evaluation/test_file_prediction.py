@@ -84,7 +84,10 @@ def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> No
     else:
         assert [row["probabilities"]["short"] == 1 for row in found] == [expected(r) == "short" for r in ROWS]
     again = tmp_path / f"again-{name}"
-    assert predict_file(by_length, TASK, out, again, block=4, probabilities=False) == 23
+    with pytest.raises(UserError, match="already has the column 'prediction'") as refused:
+        predict_file(by_length, TASK, out, again, block=4, probabilities=False)
+    assert refused.value.hint is not None and "`replace=True`" in refused.value.hint and not again.exists()
+    assert predict_file(by_length, TASK, out, again, block=4, probabilities=False, replace=True) == 23
     added = [key for key in found[0] if key != "empty"]
     assert [{key: row[key] for key in added} for row in read(again)] == [
         {key: row[key] for key in added} for row in found
@@ -172,7 +175,7 @@ def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> 
 def test_rows_without_text_are_counted(tmp_path: Path) -> None:
     texts = ["a word", "", " \t", "more words"]
     source = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts])
-    with pytest.warns(mtkd.MtkdWarning, match=r"2 rows of .*in\.jsonl without text"):
+    with pytest.warns(mtkd.MtkdWarning, match=r"2 rows of .*in\.jsonl with an empty text"):
         assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
 
 
@@ -186,7 +189,7 @@ def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
 
     for suffix in ("jsonl", "parquet"):
         predict_file(predict, rank, write_jsonl(tmp_path / "in.jsonl"), tmp_path / f"o.{suffix}", block=5)
-    predict_file(predict, rank, tmp_path / "o.parquet", tmp_path / "o.csv", block=5)
+    predict_file(predict, rank, tmp_path / "o.parquet", tmp_path / "o.csv", block=5, replace=True)
     assert sizes == [23, 23, 23]
 
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import mtkd
-from tasks.common.files import LOCK
 from tasks.data.loading import load_rows
 from tasks.data.sources import PocketSource, open_data
 from tasks.data.unlabelled import UnlabelledRequest
@@ -62,7 +61,7 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
     assert (
         "10 training rows without a label" in done.out and "7 of 70 training rows are split off" in done.out
     )
-    written = {path.name for path in (tmp_path / "job").iterdir() if path.name != LOCK}
+    written = {path.name for path in (tmp_path / "job").iterdir() if not path.name.startswith(".")}
     splits = ("train", "validation", "unlabelled")
     assert written == {"pipeline.toml", "reviews.toml", *(f"reviews-{split}.parquet" for split in splits)}
     tables = {split: pq.read_table(tmp_path / "job" / f"reviews-{split}.parquet") for split in splits}
@@ -266,6 +265,27 @@ def test_blank_labels_are_missing_and_labels_that_look_alike_are_named(tmp_path:
     assert result.task.labels == ("YES", "no", "yes", "yes ")
     assert any("'YES' and 'yes', 'YES' and 'yes '" in note for note in result.notes), result.notes
     assert "8 training rows without a label: text for the student" in result.notes
+
+
+def test_rare_labels_and_labels_that_may_mean_none_are_named(tmp_path: Path) -> None:
+    labels = ["refuted", "supported"] * 20 + ["Supported ", "n/a", "n/a"]
+    rows = [{"text": f"row number {n}", "label": label} for n, label in enumerate(labels)]
+    notes = mtkd.init_pipeline(write(tmp_path / "own.csv", rows), out=tmp_path / "job").notes
+    assert "2 of 4 labels have fewer than 5 training rows: 'Supported ' (1), 'n/a' (2)" in notes
+    (missing,) = (note for note in notes if "missing value" in note)
+    assert missing.startswith("the label 'n/a' (2 training rows) may stand for a missing value")
+
+
+def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:
+    """An empty cell is what pandas writes; it means that the labels are unknown."""
+    rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]
+    train = write(tmp_path / "train.csv", rows)
+    notes = mtkd.init_pipeline(train, out=tmp_path / "job", name="tags").notes
+    assert any("20 training rows without a label" in n and "[] for a row to which no" in n for n in notes)
+    dev = write(tmp_path / "dev.csv", rows[:9])
+    with pytest.raises(mtkd.UserError) as refused:
+        mtkd.init_pipeline([train, dev], out=tmp_path / "job2", name="tags")
+    assert refused.value.hint and refused.value.hint.startswith("write [] where no label applies")
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,19 @@ def test_a_column_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     assert [(p.column, p.level) for p in found if "does not read" in p.message] == [("lable", "warning")]
 
 
+def test_ids_are_no_unread_columns_and_others_are_named_once(tmp_path: Path) -> None:
+    names = ("a", "b", "label", "ticket_id", "label_id", "source")
+    for split, rows in (("train", 12), ("validation", 10)):
+        write(
+            tmp_path / f"pair/{split}.parquet",
+            [(f"{split} {n}", "w", n % 2, f"t{n}", n % 2, "web") for n in range(rows)],
+            names,
+        )
+    report = report_on(open_data(str(tmp_path)), [PAIR])
+    found = [(split.split, p.column) for split in report.splits for p in split.problems]
+    assert found == [("train", "label_id"), ("train", "source")]
+
+
 def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "pair/train.parquet", TRAIN[:4] * 5)
     (problem,) = report_on(open_data(str(tmp_path)), [PAIR]).problems

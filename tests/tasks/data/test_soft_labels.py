@@ -28,10 +28,10 @@ PROBABILITIES = [[0.1, 0.2, 0.7], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]
 
 def read(task: Task, cells: Any, **changes: Any) -> tuple[np.ndarray, list[str]]:
     column = cells if isinstance(cells, pa.Array) else pa.array(cells)
-    found, problems = read_soft_labels(
+    found = read_soft_labels(
         dataclasses.replace(task, **changes), RawTable(pa.table({"probs": column}), "file")
     )
-    return found, [f"{problem.row}: {problem.message}" for problem in problems]
+    return found.logits, [f"{problem.row}: {problem.message}" for problem in found.problems]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,9 @@ def test_several_labels_and_scores() -> None:
         ('[0.5, 0.5, "0"]', "expected: finite numbers"),
         ("0.5; 0.5", "is not JSON"),
         ("[" * 5000, "is not JSON"),
-        (None, "no soft labels"),
+        (None, "no soft labels; expected: numbers in every training row"),
+        ("", "no soft labels; expected: numbers in every training row"),
+        ("nan", "no soft labels; expected: numbers in every training row"),
     ],
 )
 def test_rows_that_are_refused(cell: str | None, message: str) -> None:
@@ -110,6 +112,42 @@ def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("\n".join(rows))
     with pytest.raises(UserError, match=r"\[True, False, False\]; expected: finite numbers"):
         load_rows(open_data(tmp_path), task, "train")
+
+
+def test_percentages_are_refused() -> None:
+    """As logits, 90 against 5 and 5 would be certain of the first label."""
+    _, problems = read(MOOD, [[90, 5, 5], [33.3, 33.3, 33.3], [0, 100, 0]])
+    assert problems[0].startswith("0: 90, 5, 5 are not probabilities") and len(problems) == 3
+    assert all(problem.endswith("they look like percentages: divide them by 100") for problem in problems)
+    _, problems = read(MOOD, [[90, 5, 5]], soft_labels_kind="probabilities")
+    assert "percentages" in problems[0]
+    declared = [[90.0, 5.0, 5.0]]
+    assert read(MOOD, declared, soft_labels_kind="logits")[0].tolist() == declared
+    _, problems = read(TOPICS, [[95, 80], [0, 1]])
+    assert len(problems) == 1 and "percentages" in problems[0]
+    assert read(TOPICS, [[3.5, 0.2], [2.0, 1.0]])[1] == []  # no percentages: none is above 20
+
+
+def test_soft_labels_in_another_order_than_the_labels_are_refused(tmp_path: Path, mtkd: Any) -> None:
+    rows = [("bad", 0), ("so-so", 1), ("good", 2)] * 10
+    probs = [[0.8 if column == number else 0.1 for column in range(3)] for _, number in rows]
+    lines = [f'"text {n}",{rows[n][0]},"{json.dumps(probs[n])}"' for n in range(30)]
+    task = write(tmp_path, lines, "text,label,probs")
+    assert len(load_rows(open_data(tmp_path), task, "train")) == 30
+    checked = mtkd("data", "check", "--data", tmp_path, "--tasks", tmp_path / "mood.toml")
+    assert checked.code == 0 and "mood/train: the soft labels are read as probabilities" in checked.out
+    rolled = [f'"text {n}",{rows[n][0]},"{json.dumps(probs[n][1:] + probs[n][:1])}"' for n in range(30)]
+    task = write(tmp_path, rolled, "text,label,probs")
+    order = "as bad, so-so, good, they agree with 0 of 30 labels .* as so-so, good, bad, with 30"
+    with pytest.raises(UserError, match=rf"column 'probs': the soft labels seem to be .*{order}"):
+        load_rows(open_data(tmp_path), task, "train")
+    checked = mtkd("data", "check", "--data", tmp_path, "--tasks", tmp_path / "mood.toml")
+    assert checked.code == 2 and "as so-so, good, bad, with 30" in checked.out
+    # rows without a label, and too few rows, tell nothing
+    write(tmp_path, [line.replace("bad", "").replace("good", "") for line in rolled], "text,label,probs")
+    assert len(load_rows(open_data(tmp_path), task, "train")) == 30
+    write(tmp_path, rolled[:3], "text,label,probs")
+    assert len(load_rows(open_data(tmp_path), task, "train")) == 3
 
 
 TOML = """

@@ -346,6 +346,9 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
         teachers_by_task({"sst2": 3})
     with pytest.raises(UserError, match="is empty"):
         teachers_by_task({})
+    for empty in ("sst2=a,sst2=", "", {"sst2": ["a", " "]}, ["sst2=a", "rte="]):
+        with pytest.raises(UserError, match="`teacher` has an empty name"):
+            teachers_by_task(empty)
     with pytest.raises(UserError, match="unknown task in `teacher_labels` 'cola'"):
         find_teachers(None, [SST2], True, ["cola=a,b"])
     with pytest.raises(UserError, match="not a transformers checkpoint"):

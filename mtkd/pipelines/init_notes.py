@@ -1,0 +1,56 @@
+"""What `mtkd init` tells the user about the data: what else they could be, and what may be a mistake."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from mtkd.pipelines.init_data import Part
+from tasks.checks.data_quality import FEWEST_ROWS, labels_alike
+from tasks.common.errors import counted, shorten
+from tasks.guess import Guess
+from tasks.task import Task
+from tasks.task_types.labels import label_texts
+
+_NO_VALUE = ("n/a", "na", "n.a.", "null", "none", "nan", "?", "-", "--")  # in lower case
+
+
+def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
+    """What else could have been guessed; `kind`: the task type that the user named, or None."""
+    notes = []
+    if guess.others:
+        notes.append(f"{', '.join(map(repr, guess.others))} also looks like text")
+    if guess.other_labels:
+        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
+    if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
+        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
+    return notes + labels_alike(task)
+
+
+def unlabelled_note(task: Task, rows: int) -> str:
+    """What becomes of training rows without a label."""
+    note = f"{counted(rows, 'training row')} without a label: text for the student"
+    return note + ("; write [] for a row to which no label applies" if task.kind == "multilabel" else "")
+
+
+def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:
+    """Labels that may be mistakes; `splits`: the labelled rows."""
+    train = splits["train"]
+    if task.kind != "classify" or guess.label in train.class_names:
+        return []
+    counts = Counter(label_texts(train.raw.table[guess.label]).to_pylist())
+    notes = [
+        f"the label {unseen!r} is in validation rows, but in no training row: a typo?"
+        for unseen in [text for text in guess.labels if text not in counts][:3]
+    ]
+    notes += [
+        f"the label {text!r} ({counted(counts[text], 'training row')}) may stand for a missing value: leave "
+        "such cells empty if it does"
+        for text in guess.labels
+        if text.strip().casefold() in _NO_VALUE
+    ]
+    rare = [f"{text!r} ({counts[text]})" for text in guess.labels if 0 < counts[text] < FEWEST_ROWS]
+    if rare:
+        fewer = f"fewer than {FEWEST_ROWS} training rows"
+        notes.append(f"{len(rare)} of {len(guess.labels)} labels have {fewer}: {shorten(rare)}")
+    return notes

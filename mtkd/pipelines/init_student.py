@@ -1,0 +1,133 @@
+"""The student of a pipeline that `mtkd init` writes: its recipe, its teacher, and the control without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.common.errors import UserError
+from tasks.task import Task
+
+if TYPE_CHECKING:
+    from mtkd.settings import DistillSettings
+    from mtkd.teachers.teacher_ref import TeacherRef
+
+DEFAULT_RECIPE, ENCODER = "layerwise-3", "minilm"
+_LABELS = {"supervision": "labels"}
+
+
+@dataclass(frozen=True)
+class StudentPlan:
+    """What the steps `student` and `control` of a pipeline are. Paths are as the pipeline names them.
+
+    Attributes:
+        recipe: the recipe of both.
+        teacher: the teacher; None if a step of the pipeline trains one.
+        teacher_labels: the task's labels in the order of the teacher's outputs; None if matched by name.
+        is_run: True if the teacher is a run of mtkd, which a report can show.
+        control: the settings that the control needs.
+        control_teacher: what the control is initialised from, and whose vocabulary it reads; None as for the
+            student.
+        encoder_option: the option of the control that should name the encoder that the teacher was fine-tuned
+            from, which is unknown; "" if it is known, or not needed.
+        notes: what to tell the user.
+    """
+
+    recipe: str = DEFAULT_RECIPE
+    teacher: str | None = None
+    teacher_labels: Sequence[str] | None = None
+    is_run: bool = False
+    control: Mapping[str, Any] = field(
+        default_factory=lambda: {**_LABELS, "student.transformer.init": "encoder"}
+    )
+    control_teacher: str | None = None
+    encoder_option: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def plan_student(
+    task: Task, recipe: str, teacher: str | None, labels: Sequence[str] | None, as_named: Callable[[str], str]
+) -> StudentPlan:
+    """Check that recipe, teacher and task fit together, and find the settings of the control.
+
+    Args:
+        recipe: a name or a file.
+        teacher: a run of mtkd or a fine-tuned transformers checkpoint; None if the pipeline trains a teacher.
+        labels: the task's labels in the order of the checkpoint's outputs; None = by their names.
+        as_named: how the pipeline names a recipe or model; a path relative to its own.
+
+    Raises:
+        UserError: unknown recipe or teacher, or they do not fit; or no control without the teacher exists.
+    """
+    if recipe == DEFAULT_RECIPE and teacher is None:
+        return StudentPlan()  # known to fit; importing torch takes seconds
+    from mtkd.jobs.distillation.find_teachers import encoder_of
+    from mtkd.jobs.distillation.validated_run import validate_run
+    from mtkd.models.encoders.transformer_student import TransformerStudentSettings
+    from mtkd.recipes import load_settings
+    from mtkd.teachers.transformers_checkpoint import CheckpointRef
+    from mtkd.training.run_record import RUN_FILE
+
+    orders = {task.name: list(labels)} if labels else None
+    settings = load_settings(recipe, "distill", {}, task.name)
+    control = _control_settings(settings)
+    validated = validate_run(settings, teacher or _refined(task), [task], teacher_labels=orders)
+    if not validated.stages[-1][1].student_need.logits:
+        raise UserError(
+            f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
+            hint="use `mtkd distill` with `text=FILE`, then start another recipe from its result: `init=DIR`",
+        )
+    encoder = encoder_of(teacher) if teacher else ENCODER
+    controls = load_settings(recipe, "distill", control, task.name)
+    student = controls.student.model_copy(update={"init_heads": "random"})  # a control copies no heads
+    control_teacher = encoder if student.needs_teacher_weights else None
+    validate_run(controls, control_teacher or teacher or ENCODER, [task])
+    checkpoint = validated.teacher if isinstance(validated.teacher, CheckpointRef) else None
+    from_encoder = isinstance(student, TransformerStudentSettings) and student.transformer.init == "encoder"
+    option = "set.student.transformer.init" if checkpoint and from_encoder else ""
+    option = "teacher" if student.needs_teacher_weights and encoder is None else option
+    notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
+    return StudentPlan(
+        as_named(recipe),
+        as_named(teacher) if teacher else None,
+        labels,
+        bool(teacher) and (Path(str(teacher)) / RUN_FILE).is_file(),
+        control,
+        as_named(control_teacher) if control_teacher else None,
+        option,
+        tuple(notes),
+    )
+
+
+def _control_settings(settings: DistillSettings) -> dict[str, Any]:
+    """The settings with which a student learns from labels alone, and starts from no weights of its teacher.
+
+    Raises:
+        UserError: the student is pruned from its teacher.
+    """
+    control: dict[str, Any] = dict(_LABELS)
+    transformer = getattr(settings.student, "transformer", None)
+    if transformer is not None and transformer.prune:
+        raise UserError(
+            f"the student of {settings.name} is cut out of its teacher, so there is no control that starts "
+            "without the teacher",
+            hint="choose another recipe: `mtkd.list_recipes()`",
+        )
+    if transformer is not None and transformer.init == "teacher":
+        control["student.transformer.init"] = "encoder"
+    if settings.student.init_heads == "teacher":
+        control["student.init_heads"] = "auto"
+    return control
+
+
+def _refined(task: Task) -> TeacherRef:
+    """The teacher that the pipeline will train."""
+    from mtkd.models.encoders.pretrained_config import pretrained_config
+    from mtkd.models.saved_model import ModelInfo, SavedModel
+    from mtkd.teachers.teacher_ref import TeacherRef
+
+    config = pretrained_config(ENCODER)
+    saved = SavedModel(config.model_dump(), [task], ModelInfo(base=ENCODER))
+    return TeacherRef("the teacher of the pipeline", saved, config)

@@ -1,0 +1,71 @@
+"""Whether outputs of a model, or soft labels, are in the order of the task's labels, by labelled rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.data.rows import has_label
+from tasks.task import Task
+
+# Another order of the labels is only suspected if it fits much better, on enough rows that it is not chance.
+CLEAR_GAIN, CLEAR_DEVIATIONS = 0.2, 3.0
+
+
+@dataclass(frozen=True)
+class BetterOrder:
+    """Another order of the outputs, which agrees better with the labels.
+
+    Attributes:
+        labels: for each output, the label that it seems to stand for.
+        agreeing: how many labels the assumed order agrees with; `better`: this order; of `total`.
+        clear: True if the number of rows is higher by three standard deviations, so that it is not chance.
+    """
+
+    labels: tuple[str, ...]
+    agreeing: int
+    better: int
+    total: int
+    clear: bool
+
+
+def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOrder | None:
+    """The order of the outputs that agrees best with labelled rows, if it is not that of the task's labels.
+
+    Agreement is counted beyond chance (as in Cohen's kappa), so outputs that always predict the same label
+    are not blamed for their order. Another order must have a kappa that is higher by 0.2.
+
+    Args:
+        logits: (n, C), in the order of the task's labels.
+        labels: (n,) class ids or (n, C) zeros and ones, NaN = unlabelled.
+
+    Returns:
+        None if no other order agrees so much better, or if the task has no labels.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    size = len(task.labels)
+    labelled = has_label(labels)
+    if size < 2 or logits.shape[1:] != (size,) or not labelled.any():
+        return None
+    predicted, actual = task.type.decode(task, logits[labelled]), labels[labelled]
+    if labels.ndim == 1:
+        predicted, actual = (np.eye(size)[part.astype(np.int64)] for part in (predicted, actual))
+    counts = predicted.T @ actual  # rows with output j predicted and label k
+    chance = np.outer(predicted.sum(0), actual.sum(0)) / len(actual)
+    outputs, best = linear_sum_assignment(chance - counts)
+    max_gain = actual.sum() - (actual.sum(0) ** 2).sum() / len(actual)
+    n_assumed, n_better = np.trace(counts), counts[outputs, best].sum()
+    gain = ((counts - chance)[outputs, best].sum() - np.trace(counts - chance)) / max(max_gain, 1e-9)
+    if gain < CLEAR_GAIN or n_better <= n_assumed:
+        return None
+    moved = outputs != best
+    differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()
+    return BetterOrder(
+        tuple(task.labels[label] for label in best),
+        round(n_assumed),
+        round(n_better),
+        round(actual.sum()),
+        bool(n_better - n_assumed >= CLEAR_DEVIATIONS * np.sqrt(differing)),
+    )

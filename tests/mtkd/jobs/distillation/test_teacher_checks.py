@@ -1,0 +1,71 @@
+"""Checks of a teacher's outputs before training: their order, on few and on many labelled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from accelerate import Accelerator
+
+from mtkd.jobs.distillation import teacher_checks
+from mtkd.jobs.distillation.prepare import LoadedTeacher
+from mtkd.jobs.distillation.teacher_checks import check_teacher
+from mtkd.jobs.training_data import EncodedRows, TaskData, TrainingData
+from mtkd.settings import TrainSettings
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
+from tasks.task_names import resolve
+
+SST2 = resolve("sst2")[0]
+Check = Callable[[int, int, float], list[str]]
+
+
+@pytest.fixture
+def check(save_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Check:
+    """Checks a teacher whose outputs are swapped in this share of the rows, given numbers of rows."""
+
+    def logits(model: Any, task: Any, rows: Any, *_: Any) -> np.ndarray:
+        swapped = np.random.default_rng(0).permutation(len(rows)) < share * len(rows)
+        return np.eye(2)[np.where(swapped, 1 - rows.labels, rows.labels).astype(int)]
+
+    ref = CheckpointRef.of("teacher", save_checkpoint("Bert"), SST2)
+    loaded = LoadedTeacher(ref, ref.load(24), ("sst2",))
+    monkeypatch.setattr(teacher_checks, "validation_logits", logits)
+    share = 0.0
+
+    def run(n_validation: int, n_train: int, swapped: float) -> list[str]:
+        nonlocal share
+        share = swapped
+        train, validation = (load_rows(open_data("pocket"), SST2, name) for name in ("train", "validation"))
+        train = train.take(np.arange(n_train))
+        part = TaskData(SST2, train, {"validation": validation.take(np.arange(n_validation))})
+        rows = EncodedRows(TrainingData([part]))
+        accelerator = Accelerator(cpu=True)
+        return check_teacher(loaded, {"sst2": SST2}, rows, accelerator, TrainSettings())
+
+    return run
+
+
+def test_with_few_rows_the_likely_order_is_named_and_not_more_training(check: Check) -> None:
+    assumed, remark = check(12, 0, 0.75)
+    assert "LABEL_0, LABEL_1" in assumed
+    assert "scores 0.250 on sst2/validation; its outputs may be in another order: as negative" in remark
+    assert "they agree with 3 of 12 labels" in remark and "`teacher_labels=sst2=positive,negative`" in remark
+    assert "Refine it longer" not in remark
+
+
+def test_training_rows_decide_if_validation_rows_cannot(check: Check) -> None:
+    with pytest.raises(UserError, match="agree with 28 of 112 labels") as refused:
+        check(12, 100, 0.75)
+    assert refused.value.hint is not None and "sst2=positive,negative" in refused.value.hint
+
+
+def test_a_weak_teacher_in_the_right_order_should_be_refined(check: Check) -> None:
+    _, weak = check(60, 100, 0.5)
+    assert "Refine it longer" in weak and "another order" not in weak
+    assert len(check(60, 100, 0.1)) == 1  # only that the order was assumed

@@ -1,0 +1,157 @@
+"""`mtkd init` with another recipe or a given teacher: the files, and that their pipelines run to the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtkd as library
+from tasks.data.sources import PocketSource
+from tasks.glue import TASKS
+
+NAMES = ("negative", "positive")
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    """60 labelled rows of the pocket task sst2, with names of labels."""
+    rows = PocketSource().table(TASKS["sst2"], "train").to_pylist()[:60]
+    lines = [json.dumps({"text": row["sentence"], "label": NAMES[row["label"]]}) for row in rows]
+    path = tmp_path / "reviews.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(pipeline: Path, **settings: Any) -> dict[str, Any]:
+    """Run a pipeline with few steps; the records of its student and control."""
+    dry = library.run_pipeline(pipeline, dry_run=True)
+    assert all(step.reason == "not run yet" for step in dry)
+    steps = {key.replace("__", "."): value for key, value in settings.items()}
+    library.run_pipeline(pipeline, settings={"steps.student.steps": 2, **steps})
+    out = pipeline.parent / "runs"
+    assert json.loads((out / "comparison.json").read_text())["differences"]
+    assert (out / "report.html").is_file()
+    return {name: json.loads((out / name / "run.json").read_text()) for name in ("student", "control")}
+
+
+SMALL_LSTM = {f"bilstm.{name}_size": 8 for name in ("hidden", "output", "projection", "embedding")}
+
+
+@pytest.mark.slow(reason="trains three models")
+@pytest.mark.parametrize(
+    ("recipe", "sizes", "control"),
+    [
+        ("static", {"static.width": 8}, {"teacher": "minilm"}),
+        ("mkd-lstm", SMALL_LSTM, {"teacher": "@teacher"}),
+        ("mkd-transformer", {}, {"teacher": "@teacher"}),
+    ],
+)
+def test_the_recipe_of_the_student_and_the_control(
+    recipe: str, sizes: dict[str, Any], control: dict[str, str], reviews: Path, tiny_encoder: Path, mtkd: Any
+) -> None:
+    made = mtkd("init", reviews, "--out", reviews.parent / "job", "--recipe", recipe)
+    assert made.code == 0, made.err
+    pipeline = reviews.parent / "job" / "pipeline.toml"
+    text = pipeline.read_text()
+    assert text.count(f'recipe = "{recipe}"') == 2 and f'teacher = "{control["teacher"]}"' in text
+    own = {
+        f"steps.{step}.set.student.{key}": n for step in ("student", "control") for key, n in sizes.items()
+    }
+    own |= {"steps.control.teacher": str(tiny_encoder)} if control["teacher"] == "minilm" else {}
+    teacher = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1}
+    records = run(pipeline, **own, **teacher)
+    assert {record["identity"]["settings"]["name"] for record in records.values()} == {recipe}
+    assert records["control"]["identity"]["settings"]["supervision"] == "labels"
+
+
+@pytest.mark.slow(reason="trains two models")
+def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any) -> None:
+    teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
+    made = mtkd("init", reviews, "--out", reviews.parent / "job", "--teacher", teacher)
+    assert made.code == 0, made.err
+    pipeline = reviews.parent / "job" / "pipeline.toml"
+    text = pipeline.read_text()
+    assert text.count('teacher = "../Bert"') == 2 and "[steps.teacher]" not in text
+    assert 'write its name: set.student.transformer.init = "NAME"' in text
+    records = run(pipeline)
+    assert {record["identity"]["teacher"] for record in records.values()} == {"../Bert"}
+    assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
+
+
+@pytest.mark.slow(reason="trains four models")
+def test_a_run_as_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
+    first = library.init_pipeline(reviews, out=reviews.parent / "first")
+    run(first.pipeline, steps__teacher__encoder=str(tiny_encoder), steps__teacher__epochs=1)
+    teacher = first.pipeline.parent / "runs" / "teacher"
+    made = library.init_pipeline(reviews, out=reviews.parent / "job", teacher=teacher)
+    text = made.pipeline.read_text()
+    assert 'teacher = "../first/runs/teacher"' in text and "unknown" not in text
+    assert 'runs = ["../first/runs/teacher", "@student", "@control"]' in text
+    records = run(made.pipeline)
+    assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
+
+
+def test_labels_of_a_checkpoint_that_does_not_name_them(
+    reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
+) -> None:
+    teacher, out = save_checkpoint("Bert"), reviews.parent / "job"
+    words = ("init", reviews, "--out", out, "--recipe", "mkd-lstm", "--teacher", teacher)
+    made = mtkd(*words, "--dry-run")
+    assert made.code == 0 and "pass --teacher-labels reviews=FIRST,SECOND" in made.out, made.err
+    made = mtkd(*words, "--teacher-labels", "reviews=positive,negative")
+    assert made.code == 0 and "FIRST" not in made.out
+    steps = {step.name: step for step in library.run_pipeline(out / "pipeline.toml", dry_run=True)}
+    assert "--teacher-labels reviews=positive,negative" in steps["student"].command
+    assert "--teacher-labels" not in steps["control"].command
+    for wrong in (["--teacher-labels", "other=a,b"], ["--teacher-labels", "reviews=positive"]):
+        refused = mtkd(*words, *wrong, "--overwrite")
+        assert refused.code == 2 and "--teacher-labels" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--recipe", "statik"], "unknown distill recipe 'statik' (did you mean 'static'?)"),
+        (["--recipe", "minilmv2-6x384"], "trains no task heads"),
+        (["--recipe", "hsk-rosita-6"], "there is no control"),
+        (["--recipe", "waldorf"], "heads"),
+        (["--teacher", "minilm"], "minilm"),
+        (["--teacher", "./nowhere"], "nowhere"),
+        (["--teacher", ""], "--teacher has an empty name"),
+        (["--teacher-labels", "reviews=a,b"], "there is no --teacher"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    given: list[str], message: str, reviews: Path, mtkd: Any
+) -> None:
+    refused = mtkd("init", reviews, "--out", reviews.parent / "job", *given)
+    assert refused.code == 2 and message in refused.err, refused.err
+    assert not (reviews.parent / "job").exists()
+
+
+def test_dry_run_and_quiet(reviews: Path, mtkd: Any) -> None:
+    out = reviews.parent / "job"
+    shown = mtkd("init", reviews, "--out", out, "--dry-run")
+    assert shown.code == 0 and "2: negative, positive" in shown.out and not out.exists()
+    assert "reviews-train.parquet, reviews-validation.parquet, reviews.toml, pipeline.toml" in shown.out
+    quiet = mtkd("init", reviews, "--out", out, "--quiet")
+    assert (quiet.code, quiet.out) == (0, "") and (out / "pipeline.toml").is_file()
+
+
+def test_overwrite_removes_the_files_of_the_earlier_job(reviews: Path) -> None:
+    out = reviews.parent / "job"
+    library.init_pipeline(reviews, out=out, name="claims")
+    (out / "mine.txt").write_text("mine")
+    with (out / "claims.toml").open("a") as file:
+        file.write("# edited\n")
+    made = library.init_pipeline(reviews, out=out, name="tickets", overwrite=True)
+    names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    tickets = {"tickets.toml", "tickets-train.parquet", "tickets-validation.parquet"}
+    assert names == {"pipeline.toml", *tickets, "claims.toml", "mine.txt"}
+    assert "claims.toml, which an earlier call wrote and you have edited, stays where it is" in made.notes
+    library.init_pipeline(reviews, out=out, name="tickets")
+    assert (out / "tickets.toml").is_file()
