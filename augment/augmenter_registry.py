@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from augment.augmenter import Augmenter
 from augment.contextual import Contextual
@@ -18,7 +18,6 @@ from augment.replacement import Replacement
 from tasks.common.arguments import checked_values, hints_of
 from tasks.common.errors import UserError, unknown
 from tasks.common.plugins import load_plugin, load_plugins
-from tasks.common.records import check_value
 
 GROUP = "mtkd.augmenters"
 # Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation`.
@@ -52,19 +51,7 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
             f"the augmenter {name!r} needs {', '.join(missing)}",
             hint=f"pass {missing[0]}=VALUE (on the command line: --set {missing[0]}=VALUE)",
         )
-    for setting, kind in _plain_types(augmenter).items():
-        if setting in settings:
-            check_value(settings[setting], kind, f"the augmenter {name!r}: {setting}")
     try:
         return augmenter(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"the augmenter {name!r} does not accept these settings: {error}") from error
-
-
-def _plain_types(augmenter: type[Augmenter]) -> dict[str, Any]:
-    """The types of those settings that are a number, text or flag."""
-    try:
-        hints = get_type_hints(augmenter.__init__)
-    except (NameError, TypeError):  # a plugin may import types only for a type checker
-        return {}
-    return {name: kind for name, kind in hints.items() if kind in (int, float, str, bool)}

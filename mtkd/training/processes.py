@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -119,7 +119,19 @@ def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[
 
 
 def from_main_process(compute: Callable[[], Result]) -> Result:
-    """What a function returns in the main process, in all processes; every process must call this."""
-    results = [compute()] if PartialState().is_main_process else [None]
-    result: Result = broadcast_object_list(results)[0]
-    return result
+    """What a function returns in the main process, in all processes; every process must call this.
+
+    Raises:
+        UserError: in all processes, what the function raised in the main one.
+    """
+    outcome: list[Any] = [None, None]
+    if PartialState().is_main_process:
+        try:
+            outcome[0] = compute()
+        except UserError as error:
+            outcome[1] = vars(error)
+    result, error = broadcast_object_list(outcome)
+    if error is not None:
+        raise UserError(**error)
+    returned: Result = result
+    return returned

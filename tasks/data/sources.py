@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -232,7 +233,7 @@ def open_data(spec: Any) -> DataSource:
         return _SOURCES[str(spec)]()
     if expected := path_problem(str(spec)):
         raise UserError(f"`data={brief(str(spec))}` is not valid", expected=expected)
-    root = local_copy(url) if (url := url_of(spec)) else Path(spec).expanduser()
+    root = local_copy(url) if (url := url_of(spec)) else Path(os.path.expanduser(spec))
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]

@@ -610,7 +610,7 @@ def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
 
     assert "unknown task 'squat'" in training("--task", "squat")
     assert "is a classify task" in training("--task", "rte")
-    assert "unknown format 'answers'" in training("--format", "answers")
+    assert "`format='answers'` is not valid" in training("--format", "answers")
     assert "`d_model=100` cannot be divided among `heads=3`" in training("--d-model", "100", "--heads", "3")
     assert "not a model" in training(model=str(data))
     twice = tmp_path / "twice"

@@ -529,8 +529,8 @@ def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> 
         (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
         (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),
         (("augment", "mask", *rows, "--mask-token", "x" * 101), "has 101 characters"),
-        (("augment", "run", "mask", *rows, "--set", "p="), "p: '' is not valid"),
-        (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed: 1.5 is not valid"),
+        (("augment", "run", "mask", *rows, "--set", "p="), "p='' is not valid"),
+        (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed=1.5 is not valid"),
     ):
         answered = mtkd(*words)
         assert answered.code == 2 and said in answered.err, answered.err

@@ -468,7 +468,7 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
 
 
 def test_labels_by_name_or_id(tmp_path: Path) -> None:
-    forms = [["yes", "no"], ["1", "0"], [1, 0], [1.0, 0.0], [True, False]]
+    forms = [["yes", "no"], ["1", "0"], [1, 0], [1.0, 0.0]]
     (tmp_path / "own").mkdir()
     for labels in forms:
         table = pa.table({"one": ["a", "b"], "two": ["c", "d"], "label": labels})

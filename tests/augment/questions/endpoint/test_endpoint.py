@@ -478,7 +478,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"retries": -1}, "`retries=-1`"),
         ({"requests_per_minute": 0}, "`requests_per_minute=0`"),
         ({"price_in": -1.0}, "`price_in=-1.0`"),
-        ({"extra_body": [1]}, "a JSON object"),
+        ({"extra_body": [1]}, "`extra_body` cannot be a list"),
         ({"extra_body": {"messages": []}}, "'messages', which mtkd sets itself"),
         ({"prompt_template": "NONE"}, "no such file: NONE"),
     ],
