@@ -109,13 +109,11 @@ def compare(
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.grid.compare import run_grid
     from mtkd.jobs.grid.compare_table import METRICS_TITLE
-    from mtkd.jobs.grid.grid_checks import check_paths
     from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
     loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
-        check_paths(loaded, inputs)
         for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
             echo(f"mtkd {shlex.join(job.command)}")
         return
