@@ -88,7 +88,7 @@ def test_a_loss_declares_its_logits_and_settings(name: str) -> None:
         loss.student_need.logits,
         loss.teacher_need.logits,
     )
-    with pytest.raises(ValueError, match="Extra inputs"):
+    with pytest.raises(UserError, match="there is no key 'colour'"):
         loss.Settings(loss=name, colour="red")
 
 

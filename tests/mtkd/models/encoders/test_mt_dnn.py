@@ -129,7 +129,7 @@ def without(parts: dict[str, Any], part: str, name: str) -> dict[str, Any]:
                 ("hidden_size", None, "hidden_size = None is not valid"),
                 ("num_hidden_layers", 10**7, "num_hidden_layers = 10000000 is not valid"),
                 ("hidden_act", [1], r"hidden_act = \[1\] is not valid"),
-                ("hidden_act", "evil", "there is no 'evil'"),
+                ("hidden_act", "evil", "'evil' is missing or unknown"),
                 ("hidden_dropout_prob", 5, "hidden_dropout_prob = 5 is not valid"),
                 ("layer_norm_eps", "x", "layer_norm_eps = 'x' is not valid"),
                 ("initializer_range", "x", "initializer_range = 'x' is not valid"),
