@@ -32,6 +32,7 @@ from mtkd.runtime import recorded_threshold
 from tasks.common.digests import check_digests, write_digests
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
+from tasks.common.reading import require_file
 from tasks.heads import SANHead
 from tasks.model_tasks import require_heads
 from tasks.task import Task
@@ -222,9 +223,11 @@ class MultiTaskModel(nn.Module):
         check_digests(path)
         model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
-            model.encoder.load_weights(load_file(path / WEIGHTS))
-            weights = load_file(path / HEADS)
+            model.encoder.load_weights(load_file(require_file(path / WEIGHTS)))
+            weights = load_file(require_file(path / HEADS))
             model.head_modules.load_state_dict({f"{_PREFIX}{name}": weights[name] for name in weights})
+        except UserError:
+            raise
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
         refuse_other_types(model.encoder, path / WEIGHTS, "body.")
