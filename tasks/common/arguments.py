@@ -20,7 +20,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.hint_checks import check_of
-from tasks.common.hint_words import MOST, Range, described, resolved
+from tasks.common.hint_words import MOST, Expected, Range, described, resolved
 from tasks.common.scalar_checks import Check, Unfit
 
 P = ParamSpec("P")
@@ -34,6 +34,7 @@ Threads = Annotated[int, Range(1, 4096)]
 ThreadsOrAll = Annotated[int, Range(0, 4096)]  # 0 = all cores
 NonNegativeFloat = Annotated[float, Range(0, MOST)]
 PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
+Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
 
 Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of it
 
