@@ -130,8 +130,8 @@ def from_main_process(compute: Callable[[], Result]) -> Result:
             outcome[0] = compute()
         except UserError as error:
             outcome[1] = vars(error)
-    result, error = broadcast_object_list(outcome)
-    if error is not None:
-        raise UserError(**error)
+    result, failure = broadcast_object_list(outcome)
+    if failure is not None:
+        raise UserError(**failure)
     returned: Result = result
     return returned
