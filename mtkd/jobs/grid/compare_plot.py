@@ -11,6 +11,8 @@ from typing import Any
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.jobs.grid.compare_table import Row, Table
 
+_LEGEND_COLUMNS, _MARKERS = 4, "os^Dv"
+
 
 def plot_table(table: Table, path: Path) -> Path | None:
     """Plot the average score of every trained row against its costs, one panel for each cost.
@@ -29,14 +31,15 @@ def plot_table(table: Table, path: Path) -> Path | None:
         return None
     batch = table.grid.bench.batches[0]
     scores = {row.name: 100 * row.average(table.tasks) for row in rows}
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    height = 3.6 + 0.2 * math.ceil(len(rows) / _LEGEND_COLUMNS)
+    figure = Figure(figsize=(12, height), layout="constrained")
     axes = figure.subplots(1, len(_COSTS), sharey=True)
     constant = [100 * row.average(table.tasks) for row in table.rows if row.name == CONSTANT]
     for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
         costs = {row.name: cost(row, batch) for row in rows}
-        for name, score in scores.items():
-            axis.plot(costs[name], score, "o", ms=6)
-            axis.annotate(name, (costs[name], score), (4, 5), textcoords="offset points", fontsize=8)
+        for number, (name, score) in enumerate(scores.items()):
+            marker = _MARKERS[number // 10 % len(_MARKERS)]  # colours repeat after 10
+            axis.plot(costs[name], score, marker, ms=8, color=f"C{number % 10}", label=name)
         front = pareto_front(costs, scores)
         axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
         for score in constant:
@@ -46,9 +49,11 @@ def plot_table(table: Table, path: Path) -> Path | None:
         axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide_range else (1, 2, 5)))
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.margins(x=0.25, y=0.1)
+        axis.margins(x=0.1, y=0.1)
         axis.set_xlabel(label.format(batch=batch, tokens=table.grid.bench.seq_len))
     axes[0].set_ylabel("average score, points")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
     figure.savefig(path, dpi=110)
     return path
 
