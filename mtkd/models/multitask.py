@@ -73,6 +73,9 @@ class MultiTaskModel(nn.Module):
         """Head name -> head."""
         return {name.removeprefix(_PREFIX): head for name, head in self.head_modules.items()}
 
+    def _head(self, name: str) -> nn.Module:
+        return self.head_modules[_PREFIX + name]
+
     def _set_heads(self, heads: Mapping[str, nn.Module]) -> None:
         self.head_modules = nn.ModuleDict({f"{_PREFIX}{name}": head for name, head in heads.items()})
 
@@ -126,12 +129,12 @@ class MultiTaskModel(nn.Module):
 
     def head_inputs(self, head: str) -> OutputSpec:
         """The encoder's outputs that a head reads."""
-        of_tokens = isinstance(self.heads[head], SANHead) or self.tasks[head].type.predicts_spans
+        of_tokens = isinstance(self._head(head), SANHead) or self.tasks[head].type.predicts_spans
         return OutputSpec(pooled=not of_tokens, sequence=of_tokens)
 
     def logits(self, head: str, inputs: ModelInputs, out: EncoderOutput) -> Tensor:
         """The logits of a head, from what the encoder gave for the batch."""
-        module = self.heads[head]
+        module = self._head(head)
         if isinstance(module, SANHead):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
             logits: Tensor = module(out.sequence, *inputs.joined.text_masks)
