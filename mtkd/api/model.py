@@ -136,9 +136,9 @@ class Model:
         table = as_table(without_missing(rows, known_task.columns), known_task.columns)
         if table.num_rows == 0:
             return rows if is_frame else []
-        checked = unlabelled_rows(known_task, RawTable(table, "rows"))
-        warn_of_blank(count_blank(checked), "the rows")
-        predictions = list(predict_rows(self.module, known_task, checked, batch))
+        plain_rows = unlabelled_rows(known_task, RawTable(table, "rows"))
+        warn_of_blank(count_blank(plain_rows), "the rows")
+        predictions = list(predict_rows(self.module, known_task, plain_rows, batch))
         if not is_frame:
             return predictions
         if not replace:
