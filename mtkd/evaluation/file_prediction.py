@@ -49,8 +49,6 @@ def predict_file(
     Raises:
         UserError: as for `mtkd.predict`.
     """
-    if block < 1:
-        raise UserError(f"`block={block}` is not valid", expected="1 or more")
     read_format, write_format = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 

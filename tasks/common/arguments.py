@@ -32,7 +32,6 @@ Seed = Annotated[int, Range(0, 2**53)]
 Bytes = Annotated[int, Range(1, 2**63 - 1)]
 Threads = Annotated[int, Range(1, 4096)]
 ThreadsOrAll = Annotated[int, Range(0, 4096)]  # 0 = all cores
-NonNegativeFloat = Annotated[float, Range(0, MOST)]
 PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
 
 Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of it

@@ -27,8 +27,8 @@ class Range:
     def words(self) -> str:
         """The range as the end of "a number ..."."""
         if self.above:
-            return f"above {self.low:g}" + (f", up to {self.high:g}" if self.high < MOST else "")
-        return f"from {self.low:g} to {self.high:g}" if self.high < MOST else f"of {self.low:g} or more"
+            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < MOST else "")
+        return f"from {self.low:,} to {self.high:,}" if self.high < MOST else f"of {self.low:,} or more"
 
 
 @dataclass(frozen=True)
