@@ -20,7 +20,7 @@ import numpy as np
 from mtkd.model_files import AGAIN, EXPORT, read_export, read_model_file
 from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
-from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.errors import UserError, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
@@ -270,11 +270,9 @@ class _Graph:
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         """Turn onnxruntime's errors into a UserError that names the graph."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-        kinds = tuple(kind for kind in vars(state).values() if isinstance(kind, type))
         try:
             yield
-        except tuple(kind for kind in kinds if issubclass(kind, Exception)) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{self._file} cannot be run: {reason}", hint=AGAIN) from error
+        except Exception as error:
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            raise UserError(f"{self._file} cannot be run: {reason_of(error)}", hint=AGAIN) from error

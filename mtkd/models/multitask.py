@@ -30,7 +30,7 @@ from mtkd.models.saved_model import (
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
 from mtkd.runtime import recorded_threshold
 from tasks.common.digests import check_digests, write_digests
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
 from tasks.common.reading import require_file
 from tasks.heads import SANHead
@@ -232,7 +232,7 @@ class MultiTaskModel(nn.Module):
         except UserError:
             raise
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
-            raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
+            raise UserError(f"the weights in {path} are damaged: {reason_of(error)}") from error
         refuse_other_types(model.encoder, path / WEIGHTS, "body.")
         refuse_other_types(model.head_modules, path / HEADS, _PREFIX)
         refuse_not_finite(model, str(path))
