@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +96,3 @@ def _of_class(kind: Any, metadata: Sequence[Any]) -> str:
     if name == "Callable":
         return "a function"
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def resolved(annotations: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
-    """Annotations as hints, without those that have names which only type checkers import."""
-    hints: dict[str, Any] = {}
-    for name, annotation in annotations.items():
-        try:
-            hints |= typing.get_type_hints(
-                types.SimpleNamespace(__annotations__={name: annotation}), namespace, include_extras=True
-            )
-        except NameError:
-            continue
-    return hints
