@@ -130,8 +130,8 @@ def from_main_process(compute: Callable[[], Result]) -> Result:
             outcome[0] = compute()
         except UserError as error:
             outcome[1] = vars(error)
-    result, error = broadcast_object_list(outcome)
-    if error is not None:
-        raise UserError(**error)
+    result, refusal = broadcast_object_list(outcome)
+    if refusal is not None:
+        raise UserError(**refusal)
     returned: Result = result
     return returned
