@@ -382,7 +382,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
         (("--unanswerable", -0.1), "0 or more, and below 1"),
         (("--unanswerable", "nan"), "--unanswerable nan"),
         (("--min-overlap", 0), "--min-overlap 0.0"),
-        (("--min-overlap", 1.1), "above 0, and up to 1"),
+        (("--min-overlap", 1.1), "a number above 0, up to 1"),
         (("--max-copied", 0), "--max-copied 0.0"),
         (("--min-confidence", "inf"), "--min-confidence inf"),
         (("--shard-rows", 0), "--shard-rows 0"),
