@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from mtkd.output_files.worker_pools import Engine as Engine
+from tasks.common.arguments import Device as Device
 from tasks.common.hint_checks import later
 from tasks.common.hint_words import Expected, IsPath
 
@@ -60,6 +61,5 @@ RecordedData = Annotated[
         "only names can be recorded",
     ),
 ]
-Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
 Precision = Literal["fp32", "bf16"]
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # mtkd.knowledge_store.contents, which imports torch
+Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # as in mtkd.knowledge_store.contents, which imports torch

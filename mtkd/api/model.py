@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from mtkd.api.argument_types import Device
 from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
@@ -21,7 +20,7 @@ from mtkd.output_files.remote_paths import remote_paths
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
 from tasks.checks.blank_texts import count_blank, warn_of_blank
-from tasks.common.arguments import PositiveInt, checked
+from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
