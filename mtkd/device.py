@@ -11,7 +11,7 @@ from multiprocessing import parent_process
 
 import torch
 
-from tasks.common.errors import UserError, did_you_mean
+from tasks.common.errors import UserError, did_you_mean, reason_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameter numbers of glibc's mallopt
 _KEPT = 1 << 30  # bytes
@@ -93,7 +93,7 @@ def find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = reason_of(error)
         if len(reason) > _LONGEST_REASON:
             reason = "this machine has no such device"
         raise UserError(

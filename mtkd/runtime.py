@@ -18,14 +18,11 @@ from typing import Any
 import numpy as np
 
 from mtkd.model_files import AGAIN, EXPORT, read_export, read_model_file
-from tasks.checks.blank_texts import count_blank, warn_of_blank
+from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
-from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.errors import UserError, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
-from tasks.data.loading import unlabelled_rows
-from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.tables import as_table, without_missing
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
@@ -136,12 +133,8 @@ class OnnxModel:
                 DataFrame or Series are empty texts, as in a CSV file, with a warning.
         """
         known_task = self.task(task)
-        table = as_table(without_missing(rows, known_task.columns), known_task.columns)
-        if table.num_rows == 0:
-            return []
-        plain_rows = unlabelled_rows(known_task, RawTable(table, "rows"))
-        warn_of_blank(count_blank(plain_rows), "the rows")
-        return self.predict_rows(known_task, plain_rows, batch)
+        found = rows_to_predict(known_task, rows)
+        return [] if found is None else self.predict_rows(known_task, found, batch)
 
     def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
         """`predict` for rows that were read already."""
@@ -270,11 +263,9 @@ class _Graph:
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         """Turn onnxruntime's errors into a UserError that names the graph."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-        kinds = tuple(kind for kind in vars(state).values() if isinstance(kind, type))
         try:
             yield
-        except tuple(kind for kind in kinds if issubclass(kind, Exception)) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{self._file} cannot be run: {reason}", hint=AGAIN) from error
+        except Exception as error:
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            raise UserError(f"{self._file} cannot be run: {reason_of(error)}", hint=AGAIN) from error

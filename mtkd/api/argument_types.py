@@ -62,4 +62,4 @@ RecordedData = Annotated[
     ),
 ]
 Precision = Literal["fp32", "bf16"]
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # mtkd.knowledge_store.contents, which imports torch
+Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # as in mtkd.knowledge_store.contents, which imports torch

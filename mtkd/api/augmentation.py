@@ -16,11 +16,11 @@ from mtkd.api.questions import estimate_questions as estimate_questions
 from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
-from mtkd.api.training_request import warn_caller
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.checks.overlap import overlap_warnings
 from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
+from tasks.common.errors import warn_caller
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource, open_data

@@ -21,11 +21,11 @@ from mtkd.api.argument_types import (
     TrainSettings,
     Unlabelled,
 )
-from mtkd.api.training_request import model_or_path, prepare, warn_caller
+from mtkd.api.training_request import model_or_path, prepare
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import NonNegativeInt, PositiveFloat, PositiveInt, Seed, checked
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, warn_caller
 from tasks.task_names import TaskSpec
 
 
@@ -100,7 +100,6 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
-
     from mtkd.api.model import Model
 
     teacher_source, made_by = model_or_path(teacher), Workers(workers, engine, address)

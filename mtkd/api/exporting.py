@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mtkd.api.argument_types import Model
 from mtkd.output_files.remote_paths import remote_paths
-from tasks.common.arguments import NonNegativeFloat, PositiveInt, checked
+from tasks.common.arguments import PositiveInt, checked
+from tasks.common.hint_words import Range
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def export(
     tasks: TaskSpec | None = None,
     format: Literal["onnx", "transformers"] = "onnx",
     int8: bool = False,
-    max_drop: NonNegativeFloat = 0.5,
+    max_drop: Annotated[float, Range(0, 100)] = 0.5,
     reduce_range: bool | None = None,
     data: Any = None,
     limit: PositiveInt | None = None,

@@ -19,12 +19,9 @@ from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
-from tasks.checks.blank_texts import count_blank, warn_of_blank
+from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError
-from tasks.data.loading import unlabelled_rows
-from tasks.data.raw_table import RawTable
-from tasks.data.tables import as_table, without_missing
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
@@ -132,12 +129,10 @@ class Model:
         """
         known_task = self.task(task)
         is_frame = hasattr(rows, "iloc") and hasattr(rows, "columns")
-        table = as_table(without_missing(rows, known_task.columns), known_task.columns)
-        if table.num_rows == 0:
+        found = rows_to_predict(known_task, rows)
+        if found is None:
             return rows if is_frame else []
-        checked = unlabelled_rows(known_task, RawTable(table, "rows"))
-        warn_of_blank(count_blank(checked), "the rows")
-        predictions = list(predict_rows(self.module, known_task, checked, batch))
+        predictions = list(predict_rows(self.module, known_task, found, batch))
         if not is_frame:
             return predictions
         if not replace:

@@ -79,11 +79,10 @@ def train_questions(
     from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
     from mtkd.device import find_device, keep_memory
 
-    shape = NewModelShape(vocab_size, d_model, layers, heads, d_ff)
     job = TrainJob(
         str(model),
         Reading(format, max_input, max_output),
-        shape,
+        NewModelShape(vocab_size, d_model, layers, heads, d_ff),
         epochs=epochs,
         steps=steps,
         lr=lr,

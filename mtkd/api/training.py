@@ -13,9 +13,10 @@ from mtkd.api.argument_types import (
     Settings,
     TrainSettings,
 )
-from mtkd.api.training_request import model_or_path, prepare, warn_caller
+from mtkd.api.training_request import model_or_path, prepare
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked
+from tasks.common.errors import warn_caller
 from tasks.task_names import TaskSpec
 
 

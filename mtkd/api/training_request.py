@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.common.errors import MtkdWarning
-from tasks.common.urls import as_url
 from tasks.task import Task
 from tasks.task_names import describe, resolve
 
@@ -153,11 +149,3 @@ def file_names(
         task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
         for task, files in (unlabelled or {}).items()
     }
-
-
-def warn_caller(text: str) -> None:
-    """Warn as if from the line that called mtkd."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(as_url(text), MtkdWarning, stacklevel=level)

@@ -69,7 +69,7 @@ def _draw(report: DataReport, max_lines: int) -> None:
     table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     for s in report.splits:
         if s.soft_labels:
-            print(f"{s.task}/{s.split}: the soft labels are read as {s.soft_labels}")
+            echo(f"{s.task}/{s.split}: the soft labels are read as {s.soft_labels}")
     lines = summarise(report.all_problems)
     for level, line in lines[: max_lines or None]:
         echo(f"{level}: {as_options(line)}")

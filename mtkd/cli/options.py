@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tasks.common.arguments import MOST_THREADS
 from tasks.common.errors import UserError, plain
 from tasks.common.files import write_json
 from tasks.common.progress import say as say
@@ -51,7 +52,7 @@ class PathOrUrl(click.Path):
 
 
 PATH = PathOrUrl()
-THREADS = click.IntRange(1, 1024)
+THREADS = click.IntRange(1, MOST_THREADS)
 
 
 def one_or_several(

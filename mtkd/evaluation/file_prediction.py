@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.checks.blank_texts import count_blank, warn_of_blank
-from tasks.common.errors import MtkdWarning, UserError, did_you_mean_path, unknown
+from tasks.common.errors import MtkdWarning, UserError, unknown
 from tasks.common.progress import progress
-from tasks.common.reading import not_regular
+from tasks.common.reading import require_file
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows
@@ -49,8 +49,6 @@ def predict_file(
     Raises:
         UserError: as for `mtkd.predict`.
     """
-    if block < 1:
-        raise UserError(f"`block={block}` is not valid", expected="1 or more")
     read_format, write_format = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 
@@ -109,12 +107,8 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
     """
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    if source != STANDARD and not source.is_file():
-        problem = not_regular(source)
-        raise UserError(
-            f"{source} {problem}" if problem else f"no such file: {source}{did_you_mean_path(source)}",
-            expected="a file of rows, or - for standard input",
-        )
+    if source != STANDARD:
+        require_file(source, "a file of rows, or - for standard input")
     if source != STANDARD and out.exists() and out.samefile(source):
         raise UserError(
             f"`out={out}` is the file that `in={source}` reads: it would be overwritten",

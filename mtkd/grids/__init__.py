@@ -63,14 +63,8 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, bool | float):
-        raise ValueError("a whole number of 0 or more")
-    return value
-
-
 CellName = Annotated[str, AfterValidator(_cell_name)]  # also of a directory
-_Seeds = Annotated[list[Annotated[Seed, BeforeValidator(_whole)]], AfterValidator(_distinct)]
+_Seeds = Annotated[list[Seed], AfterValidator(_distinct)]
 _Tasks = Annotated[list[Text], AfterValidator(_distinct)]
 _NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import mtkd
 from mtkd.evaluation.differences import Difference
@@ -24,7 +24,7 @@ from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, described_tokeniser
-from tasks.common.errors import UserError, counted, shorten, unknown
+from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
 from tasks.common.progress import say
 from tasks.common.records import write_record
@@ -96,7 +96,7 @@ def export(
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
-    _check_options(format, int8, max_drop, overwrite)
+    _check_options(format, int8, overwrite)
     # A copy, because the heads are chosen and the model is moved to the CPU.
     model_copy = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(model_copy, ExportedModel):
@@ -148,17 +148,13 @@ def export(
     return export
 
 
-def _check_options(format: str, int8: bool, max_drop: float, overwrite: bool) -> None:
-    if format not in get_args(Format):
-        raise unknown("format", format, get_args(Format))
+def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
     if format == "onnx":
         require_exporter()
     elif int8 or overwrite:
         raise UserError(
             "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
         )
-    if not 0 <= max_drop <= 100:
-        raise UserError(f"`max_drop={max_drop}` is not valid", expected="points from 0 to 100")
 
 
 def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.output_files.output_directory import OutputKind, open_directory
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
 from tasks.common.hub_loading import SAFE
 from tasks.data.corpus_reader import MANIFEST, read_corpus_manifest
@@ -89,11 +89,11 @@ def _hub_errors(action: str) -> Iterator[None]:
     except UserError:
         raise
     except HFValidationError as error:
-        raise UserError(f"cannot {action}: {str(error).splitlines()[0]}", expected=_NAME) from error
+        raise UserError(f"cannot {action}: {reason_of(error)}", expected=_NAME) from error
     except Exception as error:  # the HTTP client raises different classes
         code = getattr(getattr(error, "response", None), "status_code", None)
         login = code in (401, 403) or isinstance(error, LocalTokenNotFoundError)
         hint = (
             "log in with `hf auth login`, or set HF_TOKEN" if login else "check the name and the connection"
         )
-        raise UserError(f"cannot {action}: {str(error).strip().splitlines()[0]}", hint=hint) from error
+        raise UserError(f"cannot {action}: {reason_of(error)}", hint=hint) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,9 +111,8 @@ def suggest(
         data, tasks, unlabelled: the training rows for students with a pruned vocabulary; None = without them.
 
     Raises:
-        UserError: a target is not above 0, the teacher is unknown or not a Transformer, or `data` is invalid.
+        UserError: the teacher is unknown or not a Transformer, or `data` is invalid.
     """
-    _check_targets(target_speedup=target_speedup, max_mb=max_mb)
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
@@ -164,13 +162,6 @@ def suggest(
         None if reached else nearest.name,
         None if ref.saved else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
     )
-
-
-def _check_targets(**targets: float | None) -> None:
-    """Raise UserError for a target that is not a number above 0."""
-    for name, target in targets.items():
-        if target is not None and not 0 < target < math.inf:
-            raise UserError(f"`{name}={target}` is not valid", expected="a number above 0")
 
 
 def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, MultiTaskModel]:

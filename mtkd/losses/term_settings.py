@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from mtkd.strict_settings import Strict
 from tasks.task import Task
+from tasks.task_keys import A_NAME, is_name
 from tasks.task_types import is_task_type, task_type_names
 
 # Points [fraction of the stage's steps, value], interpolated linearly; two points at one fraction are a jump.
@@ -43,7 +44,7 @@ def _task_type(value: str) -> str:
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
     """uniform | skip | last | first | top:L | last-only | minilmv2 | emd, or pairs: [[1, 3], [2, 6]]"""
-    if value == "auto":  # what `minilmv2` was called
+    if value == "auto":  # another name of it
         return "minilmv2"
     if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
         raise ValueError(
@@ -83,11 +84,8 @@ def _term_name(value: str) -> str:
     import torch
 
     # Terms are parts of a module, whose own attributes they must not hide.
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", value) or hasattr(torch.nn.ModuleDict(), value):
-        raise ValueError(
-            "up to 100 letters, digits, _ and -, starting with a letter; not the name of an attribute of "
-            "torch modules, such as train or forward"
-        )
+    if not is_name(value) or hasattr(torch.nn.ModuleDict(), value):
+        raise ValueError(f"{A_NAME}; not the name of an attribute of torch modules, such as train or forward")
     return value
 
 

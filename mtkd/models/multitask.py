@@ -30,7 +30,7 @@ from mtkd.models.saved_model import (
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
 from mtkd.runtime import recorded_threshold
 from tasks.common.digests import check_digests, write_digests
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
 from tasks.common.reading import require_file
 from tasks.heads import SANHead
@@ -72,6 +72,9 @@ class MultiTaskModel(nn.Module):
     def heads(self) -> dict[str, nn.Module]:
         """Head name -> head."""
         return {name.removeprefix(_PREFIX): head for name, head in self.head_modules.items()}
+
+    def _head(self, name: str) -> nn.Module:
+        return self.head_modules[_PREFIX + name]
 
     def _set_heads(self, heads: Mapping[str, nn.Module]) -> None:
         self.head_modules = nn.ModuleDict({f"{_PREFIX}{name}": head for name, head in heads.items()})
@@ -126,12 +129,12 @@ class MultiTaskModel(nn.Module):
 
     def head_inputs(self, head: str) -> OutputSpec:
         """The encoder's outputs that a head reads."""
-        of_tokens = isinstance(self.heads[head], SANHead) or self.tasks[head].type.predicts_spans
+        of_tokens = isinstance(self._head(head), SANHead) or self.tasks[head].type.predicts_spans
         return OutputSpec(pooled=not of_tokens, sequence=of_tokens)
 
     def logits(self, head: str, inputs: ModelInputs, out: EncoderOutput) -> Tensor:
         """The logits of a head, from what the encoder gave for the batch."""
-        module = self.heads[head]
+        module = self._head(head)
         if isinstance(module, SANHead):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
             logits: Tensor = module(out.sequence, *inputs.joined.text_masks)
@@ -229,7 +232,7 @@ class MultiTaskModel(nn.Module):
         except UserError:
             raise
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
-            raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
+            raise UserError(f"the weights in {path} are damaged: {reason_of(error)}") from error
         refuse_other_types(model.encoder, path / WEIGHTS, "body.")
         refuse_other_types(model.head_modules, path / HEADS, _PREFIX)
         refuse_not_finite(model, str(path))

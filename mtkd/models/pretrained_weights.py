@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtkd.output_files.safetensors_shards import read_header
 from tasks.common.errors import UserError, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
@@ -103,15 +103,13 @@ def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:
         files = [file.with_name(name) for name in dict.fromkeys(names)]
     expected = {name for name, weight in module.state_dict().items() if weight.is_floating_point()}
     for part in files:
-        with safe_open(part, "pt") as stored:
-            for name in stored.keys():  # noqa: SIM118 (it is no mapping)
-                dtype = stored.get_slice(name).get_dtype()
-                usual = {name, prefix + name, name.removeprefix(prefix)} & expected
-                if usual and not re.match(r"B?F\d", dtype):
-                    raise UserError(
-                        _REFUSED.format(part) + f": {name} holds {dtype}, not floating-point numbers",
-                        hint="restore the file from a copy",
-                    )
+        for name, stored in read_header(part).tensors.items():
+            usual = {name, prefix + name, name.removeprefix(prefix)} & expected
+            if usual and not re.match(r"B?F\d", stored.dtype):
+                raise UserError(
+                    _REFUSED.format(part) + f": {name} holds {stored.dtype}, not floating-point numbers",
+                    hint="restore the file from a copy",
+                )
 
 
 @dataclass(frozen=True)

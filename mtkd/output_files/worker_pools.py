@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.spawn import CleanSpawn
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 
 Engine = Literal["processes", "ray"]
 Setup = Callable[[], Any]
@@ -43,8 +43,6 @@ class Workers:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise UserError(f"`workers={self.count}` is not valid", expected="1 or more")
         if self.address and self.engine != "ray":
             raise UserError("`address` applies only to `engine=ray`", hint="add `engine=ray`")
         if self.engine == "ray" and launched().count > 1:
@@ -155,7 +153,7 @@ class RayPool(WorkerPool):
                 _on_sigterm(_exit_on_signal if self._on_sigterm == signal.SIG_DFL else self._on_sigterm)
         except (ConnectionError, ValueError) as error:
             raise UserError(
-                f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
+                f"there is no Ray cluster at {address!r}: {reason_of(error)}",
                 hint="start one with `ray start --head`, or leave `address` out",
             ) from error
         cpus, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.common.errors import UserError, counted, did_you_mean_path
-from tasks.common.reading import not_regular
+from tasks.common.errors import UserError, counted
+from tasks.common.reading import require_file
 from tasks.data.file_readers import READERS, read_file, suffix_of
 from tasks.data.raw_table import RawTable
 from tasks.task import UNLABELLED
@@ -107,10 +107,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _file(path: Path) -> Part:
-    if not path.is_file():
-        problem = not_regular(path) or f"does not exist{did_you_mean_path(path)}"
-        raise UserError(f"the file {path} {problem}", expected=f"a file of {', '.join(READERS)}")
-    raw = read_file(path, ())
+    raw = read_file(require_file(path, f"a file of {', '.join(READERS)}"), ())
     bad = [line for line in raw.bad_lines if line.level == "error"]
     if bad:
         raise UserError(

@@ -154,8 +154,6 @@ def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out:
     def as_named(name: str) -> str:
         return _path_from(out, Path(name)) if Path(name).exists() else name
 
-    if teacher is not None and not str(teacher).strip():
-        raise UserError("`teacher` has an empty name", expected="a directory or name")
     if not labels:
         return plan_student(task, recipe, None if teacher is None else str(teacher), None, as_named)
     from mtkd.jobs.distillation.find_teachers import parse_labels

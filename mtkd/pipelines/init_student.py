@@ -73,7 +73,9 @@ def plan_student(
     orders = {task.name: list(labels)} if labels else None
     settings = load_settings(recipe, "distill", {}, task.name)
     control = _control_settings(settings)
-    validated = validate_run(settings, teacher or _refined(task), [task], teacher_labels=orders)
+    validated = validate_run(
+        settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
+    )
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",

@@ -15,8 +15,8 @@ from typing import Any
 
 from mtkd.setting_errors import validate
 from mtkd.settings import COMMANDS
-from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
-from tasks.common.reading import not_regular
+from tasks.common.errors import UserError, brief, unknown
+from tasks.common.reading import require_file
 from tasks.common.records import plain_toml, read_toml
 
 
@@ -188,13 +188,7 @@ def _files_with_values(file: Path) -> list[tuple[Path, dict[str, Any]]]:
     """
     files: list[tuple[Path, dict[str, Any]]] = []
     while True:
-        if not file.is_file():
-            problem = not_regular(file)
-            raise UserError(
-                f"{file} {problem}, not a recipe file"
-                if problem
-                else f"there is no recipe file {str(file)!r}{did_you_mean_path(file)}"
-            )
+        require_file(file, "the TOML file of a recipe")
         if file.resolve() in (earlier.resolve() for earlier, _ in files):
             raise UserError(f"the recipe {file} extends itself")
         values = read_toml(file)

@@ -64,12 +64,13 @@ class MappedLogits:
         logits = np.empty((len(indices), *self._parts[0].shape[1:]), np.float32)
         for part in np.unique(part_of_row):
             rows = part_of_row == part
-            logits[rows] = self._parts[part][indices[rows] - self._starts[part]]
-            if not np.isfinite(logits[rows]).all():
+            found = self._parts[part][indices[rows] - self._starts[part]]
+            if not np.isfinite(found).all():
                 raise UserError(
                     f"the logits in {self._files[part]} are damaged: they are not all finite",
                     hint="delete this file: the same command computes it again",
                 )
+            logits[rows] = found
         return logits
 
 

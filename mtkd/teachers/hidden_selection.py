@@ -44,15 +44,15 @@ def cls_attention(query: Tensor, key: Tensor, texts: Tensor, heads: int) -> Tens
 
     Args:
         query, key: (B, L, d), with all heads concatenated.
-        texts: (B, L) bool, True for real tokens, which are one text; or the number of each token's text, from
-            1, and 0 for padding.
+        texts: (B, L) bool, True for real tokens, which are one text; or the number of each token's text, 1 or
+            2, and 0 for padding.
 
     Returns:
         (B, L) float32, with a sum of 1 for each text; 0 for padding.
     """
     keys = key.float().unflatten(-1, (heads, -1))
     attention = torch.zeros(texts.shape, device=key.device)
-    for number in range(1, int(texts.max()) + 1):
+    for number in (1,) if texts.dtype == torch.bool else (1, 2):
         mask = texts == number
         first = pool_text(query, mask, "cls").float().unflatten(-1, (heads, -1))  # (B, heads, d/heads)
         scores = torch.einsum("bhc,blhc->bhl", first, keys) / math.sqrt(first.shape[-1])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 from pydantic_core import from_json
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file, save_file
+from torch import nn
 
-from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, read_tensors, require_fit
+from mtkd.output_files.safetensors_shards import read_header
+from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
@@ -84,19 +84,29 @@ def newest_checkpoint(directory: Path) -> Path | None:
     return next(reversed(_checkpoints(directory)), None)
 
 
+def find_checkpoint(directory: Path) -> Path | None:
+    """The newest undamaged checkpoint in a directory, if there is one.
+
+    Every process must call this. The main process chooses the checkpoint and removes the damaged ones after
+    it, so that all processes find the same one.
+    """
+    return from_main_process(lambda: _newest_undamaged(directory))
+
+
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
-    """Restore the newest undamaged checkpoint; returns None if there is none.
+    """Restore the newest undamaged checkpoint (`find_checkpoint`); returns None if there is none.
 
-    Every process must call this. The main process chooses the checkpoint and removes the damaged ones after
-    it, so that all processes restore the same one.
+    Raises:
+        UserError: its position is of another version or was changed by hand, or its tensors do not fit.
     """
-    newest = from_main_process(lambda: _newest_undamaged(directory))
-    read = None if newest is None else _read(newest)
-    if newest is None or read is None:
+    newest = find_checkpoint(directory)
+    if newest is None:
         return None
-    position, weights, state = read
+    hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
+    position = read_record(newest / _POSITION, Position, hint=hint)
+    weights, state = load_file(newest / WEIGHTS), load_file(newest / OPTIMIZER)
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     require_fit(newest, module, weights | tied, state)
     module.load_state_dict(weights | tied)
@@ -104,30 +114,27 @@ def restore_checkpoint(
     return position
 
 
-def _read(checkpoint: Path) -> tuple[Position, dict[str, Tensor], dict[str, Tensor]] | None:
-    """The position, the weights and the state of the optimiser; None if a file is missing or damaged.
-
-    Raises:
-        UserError: the position is JSON, but of another version or changed by hand.
-    """
-    file = checkpoint / _POSITION
-    try:
-        from_json(file.read_bytes())
-        tensors = read_tensors(checkpoint)
-    except (OSError, ValueError, SafetensorError):
-        return None
-    hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
-    return read_record(file, Position, hint=hint), *tensors
-
-
 def _newest_undamaged(directory: Path) -> Path | None:
     """The newest undamaged checkpoint; the damaged ones after it are removed."""
     while newest := newest_checkpoint(directory):
-        if not damaged_files(newest) and _read(newest) is not None:
+        if not damaged_files(newest) and _is_whole(newest):
             break
         say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
         shutil.rmtree(newest)
     return newest
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """True if all files are there and have the right form, whether their digests are recorded or not."""
+    if not all((checkpoint / name).is_file() for name in (WEIGHTS, OPTIMIZER, _POSITION)):
+        return False
+    try:
+        from_json((checkpoint / _POSITION).read_bytes())
+        read_header(checkpoint / WEIGHTS)
+        read_header(checkpoint / OPTIMIZER)
+    except ValueError:
+        return False
+    return True
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:

@@ -6,23 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tasks.common.errors import UserError
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
-
-
-def read_tensors(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights and the state of the optimiser.
-
-    Raises:
-        OSError, SafetensorError: a file is missing or damaged.
-    """
-    if not all((checkpoint / name).is_file() for name in (WEIGHTS, OPTIMIZER)):  # a pipe would wait for ever
-        raise FileNotFoundError(f"{checkpoint} lacks {WEIGHTS} or {OPTIMIZER}")
-    return load_file(checkpoint / WEIGHTS), load_file(checkpoint / OPTIMIZER)
 
 
 def require_fit(

@@ -26,7 +26,13 @@ from mtkd.training.callbacks import (
     TrainingControl,
     TrainingState,
 )
-from mtkd.training.checkpoint import Position, newest_checkpoint, restore_checkpoint, save_checkpoint
+from mtkd.training.checkpoint import (
+    Position,
+    find_checkpoint,
+    newest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
 from mtkd.training.interrupts import Interrupted, SignalWatch
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
@@ -91,7 +97,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         label: str = "training",
     ):
         self.accelerator, self.train_module, self.optimizer = accelerator, train_module, optimizer
-        self.settings, self.total, self.directory = settings, total, directory
+        self.settings, self.total = settings, total
+        self.directory, self.checkpoints = directory, directory / "checkpoints"
         self.position = Position()
         self.state = TrainingState(label, 0, total, metric=settings.metric)
         self._logs = (JsonLinesLog(directory), TensorBoardLog(directory))
@@ -150,20 +157,14 @@ class TrainingLoop(ABC, Generic[StepData]):
         return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
 
     @property
-    def checkpoints(self) -> Path:
-        """The directory of the checkpoints."""
-        return self.directory / "checkpoints"
-
-    @property
     def resumes(self) -> bool:
-        """True if `fit` will continue from a checkpoint."""
-        return newest_checkpoint(self.checkpoints) is not None
+        """True if `fit` will continue from a checkpoint; every process must ask."""
+        return find_checkpoint(self.checkpoints) is not None
 
     def start(self) -> None:
         """Restore the last checkpoint if there is one, and prepare for training steps."""
-        self.position = (
-            restore_checkpoint(self.checkpoints, self.train_module, self.optimizer) or self.position
-        )
+        restored = restore_checkpoint(self.checkpoints, self.train_module, self.optimizer)
+        self.position = restored or self.position
         self.parallel = self.parallel_module()  # after the model and the optimiser have been restored
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.accelerator.is_main_process:
@@ -229,16 +230,15 @@ class TrainingLoop(ABC, Generic[StepData]):
         on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
         loss, *term_sums = self._sync_processes([step_loss, *on_cpu[len(parts) + 1 :]])
-        pairs = zip(plan.terms, term_sums, strict=True)
-        non_finite = [name for name, value in pairs if name and not math.isfinite(value)]
+        terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
+        non_finite = [name for name, value in terms.items() if not math.isfinite(value)]
         self._check_finite(loss, self.position.step + 1, non_finite)
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.parallel.optimizer, rate)
         self.parallel.optimizer.step()
         self.parallel.optimizer.zero_grad()
-        logged_terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
-        self.state = replace(self.state, loss=loss, terms=logged_terms, lr=rate)
+        self.state = replace(self.state, loss=loss, terms=terms, lr=rate)
         return loss
 
     def dropout_seed(self, micro_batch: int) -> int:

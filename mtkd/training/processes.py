@@ -34,7 +34,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
             used another device, or accelerate was told to shard the model in a way that is not supported.
     """
     several = launch().count > 1
-    _check_launcher(several)
+    _refuse_sharding(several)
     disable_ram_efficient_loading()
     chosen = None if device is None else find_device(device)
     if chosen is not None and several:
@@ -68,7 +68,7 @@ def _is_true(variable: str) -> bool:
     return os.environ.get(variable, "false").lower() in ("true", "1", "yes")
 
 
-def _check_launcher(several: bool) -> None:
+def _refuse_sharding(several: bool) -> None:
     """Refuse ways to shard a model that are not supported; `several`: there are several processes."""
     for plugin in ("DEEPSPEED", "MEGATRON_LM"):
         if _is_true(f"ACCELERATE_USE_{plugin}"):
@@ -130,8 +130,8 @@ def from_main_process(compute: Callable[[], Result]) -> Result:
             outcome[0] = compute()
         except UserError as error:
             outcome[1] = vars(error)
-    result, failure = broadcast_object_list(outcome)
-    if failure is not None:
-        raise UserError(**failure)
+    result, refusal = broadcast_object_list(outcome)
+    if refusal is not None:
+        raise UserError(**refusal)
     returned: Result = result
     return returned

@@ -1,14 +1,31 @@
-"""Rows to predict whose texts are empty."""
+"""Rows to predict, and a warning about those whose texts are empty."""
 
 from __future__ import annotations
 
-import warnings
+from typing import Any
 
 import numpy as np
 
 from tasks.checks.row_checks import is_blank
-from tasks.common.errors import MtkdWarning, counted
+from tasks.common.errors import counted, warn_caller
+from tasks.data.loading import unlabelled_rows
+from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
+from tasks.data.tables import as_table, without_missing
+from tasks.task import Task
+
+
+def rows_to_predict(task: Task, rows: Any) -> Rows | None:
+    """Rows in memory, whose labels are not read; None if there are no rows.
+
+    Missing values of a DataFrame or Series are empty texts, as in a CSV file.
+    """
+    table = as_table(without_missing(rows, task.columns), task.columns)
+    if table.num_rows == 0:
+        return None
+    found = unlabelled_rows(task, RawTable(table, "rows"))
+    warn_of_blank(count_blank(found), "the rows")
+    return found
 
 
 def count_blank(rows: Rows) -> int:
@@ -21,4 +38,4 @@ def warn_of_blank(count: int, where: str) -> None:
     """Warn of rows with an empty text, if there are any; `where` names them."""
     if count:
         rows = f"{counted(count, 'row')} of {where} with an empty text"
-        warnings.warn(f"{rows}: such predictions carry little information", MtkdWarning, stacklevel=3)
+        warn_caller(f"{rows}: such predictions carry little information")

@@ -10,7 +10,7 @@ from tasks.data.rows import has_label
 from tasks.task import Task
 
 # Another order of the labels is only suspected if it fits much better, on enough rows that it is not chance.
-CLEAR_GAIN, CLEAR_DEVIATIONS = 0.2, 3.0
+_CLEAR_GAIN, _CLEAR_DEVIATIONS = 0.2, 3.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOr
     max_gain = actual.sum() - (actual.sum(0) ** 2).sum() / len(actual)
     n_assumed, n_better = np.trace(counts), counts[outputs, best].sum()
     gain = ((counts - chance)[outputs, best].sum() - np.trace(counts - chance)) / max(max_gain, 1e-9)
-    if gain < CLEAR_GAIN or n_better <= n_assumed:
+    if gain < _CLEAR_GAIN or n_better <= n_assumed:
         return None
     moved = outputs != best
     differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()
@@ -67,5 +67,5 @@ def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOr
         round(n_assumed),
         round(n_better),
         round(actual.sum()),
-        bool(n_better - n_assumed >= CLEAR_DEVIATIONS * np.sqrt(differing)),
+        bool(n_better - n_assumed >= _CLEAR_DEVIATIONS * np.sqrt(differing)),
     )

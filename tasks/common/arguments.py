@@ -14,13 +14,14 @@ import dataclasses
 import functools
 import inspect
 import numbers
+import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.hint_checks import check_of
-from tasks.common.hint_words import MOST, Expected, Range, described, resolved
+from tasks.common.hint_words import MOST, Expected, Range, described
 from tasks.common.scalar_checks import Check, Unfit
 
 P = ParamSpec("P")
@@ -30,11 +31,11 @@ PositiveInt = Annotated[int, Range(1, MOST)]
 NonNegativeInt = Annotated[int, Range(0, MOST)]
 Seed = Annotated[int, Range(0, 2**53)]
 Bytes = Annotated[int, Range(1, 2**63 - 1)]
-Threads = Annotated[int, Range(1, 4096)]
-ThreadsOrAll = Annotated[int, Range(0, 4096)]  # 0 = all cores
-NonNegativeFloat = Annotated[float, Range(0, MOST)]
-PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
+MOST_THREADS = 1024
+Threads = Annotated[int, Range(1, MOST_THREADS)]
+ThreadsOrAll = Annotated[int, Range(0, MOST_THREADS)]  # 0 = all cores
 Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
+PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
 
 Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of it
 
@@ -99,7 +100,20 @@ def hints_of(function: Callable[..., Any]) -> Hints:
     parameters = inspect.signature(function).parameters
     annotations = {name: p.annotation for name, p in parameters.items() if p.annotation is not p.empty}
     namespace = getattr(plain.__init__ if inspect.isclass(plain) else plain, "__globals__", {})
-    return {name: (hint, check_of(hint)) for name, hint in resolved(annotations, namespace).items()}
+    return {name: (hint, check_of(hint)) for name, hint in _resolved(annotations, namespace).items()}
+
+
+def _resolved(annotations: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
+    """Annotations as hints, without those that have names which only type checkers import."""
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        try:
+            hints |= get_type_hints(
+                types.SimpleNamespace(__annotations__={name: annotation}), namespace, include_extras=True
+            )
+        except NameError:
+            continue
+    return hints
 
 
 @functools.cache

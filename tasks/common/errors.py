@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -47,6 +49,14 @@ def plain(text: str) -> str:
     command a terminal, spelled out.
     """
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
+
+
+def warn_caller(text: str) -> None:
+    """Warn as if from the line that called mtkd."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(as_url(text), MtkdWarning, stacklevel=level)
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:

@@ -1,4 +1,4 @@
-"""Atomic writes, locks and digests."""
+"""Atomic writes of files and directories, locks, and the paths that a manifest may name."""
 
 from __future__ import annotations
 

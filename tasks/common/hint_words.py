@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,8 @@ class Range:
     def words(self) -> str:
         """The range as the end of "a number ..."."""
         if self.above:
-            return f"above {self.low:g}" + (f", up to {self.high:g}" if self.high < MOST else "")
-        return f"from {self.low:g} to {self.high:g}" if self.high < MOST else f"of {self.low:g} or more"
+            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < MOST else "")
+        return f"from {self.low:,} to {self.high:,}" if self.high < MOST else f"of {self.low:,} or more"
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,3 @@ def _of_class(kind: Any, metadata: Sequence[Any]) -> str:
     if name == "Callable":
         return "a function"
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def resolved(annotations: Mapping[str, Any], namespace: dict[str, Any]) -> dict[str, Any]:
-    """Annotations as hints, without those that have names which only type checkers import."""
-    hints: dict[str, Any] = {}
-    for name, annotation in annotations.items():
-        try:
-            hints |= typing.get_type_hints(
-                types.SimpleNamespace(__annotations__={name: annotation}), namespace, include_extras=True
-            )
-        except NameError:
-            continue
-    return hints

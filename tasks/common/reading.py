@@ -42,16 +42,19 @@ def not_regular(path: Path) -> str | None:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
 
 
-def require_file(path: Path) -> Path:
+def require_file(path: Path, expected: str = "a file") -> Path:
     """The path of a regular file.
+
+    Args:
+        expected: what the file is for, for the error.
 
     Raises:
         UserError: there is no such file, or it is a directory, a named pipe, a device, or a link to itself.
     """
     if problem := not_regular(path):
-        raise UserError(f"{path} {problem}", expected="a file")
+        raise UserError(f"{path} {problem}", expected=expected)
     if not path.exists():
-        raise UserError(f"no such file: {path}{did_you_mean_path(path)}")
+        raise UserError(f"no such file: {path}{did_you_mean_path(path)}", expected=expected)
     return path
 
 

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.common.errors import UserError, counted, did_you_mean
+from tasks.common.errors import UserError, counted, did_you_mean, reason_of
 from tasks.common.files import atomic_path, is_plain_path, locked, write_json
 from tasks.common.progress import progress, say
 from tasks.common.records import read_record
@@ -284,8 +284,7 @@ def remote_errors(
     except Exception as error:  # each package has its own classes
         if isinstance(error, OSError) and error.errno in _FULL:
             raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{problem}: {reason}", hint=hint) from error
+        raise UserError(f"{problem}: {reason_of(error)}", hint=hint) from error
 
 
 def _beside(system: Any, root: str) -> list[str]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.checks.schema import fit_columns
-from tasks.common.errors import UserError, a_type, did_you_mean
+from tasks.common.errors import UserError, did_you_mean
 from tasks.common.mapped import MappedTexts, mapped
 from tasks.data.loading import require_valid, sample_indices, sample_rows
 from tasks.data.raw_table import RawTable
@@ -48,14 +48,9 @@ class UnlabelledRequest:
         """Check the names of the tasks.
 
         Raises:
-            UserError: a task is not among `tasks`, or the limit is negative.
+            UserError: a task is not among `tasks`.
         """
         names = [task.name for task in tasks]
-        if not isinstance(self.files, Mapping):
-            raise UserError(
-                f"`unlabelled` cannot be {a_type(self.files)}",
-                expected=f'a mapping from tasks to rows or files, such as {{"{names[0]}": rows}}',
-            )
         for name in self.files:
             if name not in names:
                 raise UserError(
@@ -64,8 +59,6 @@ class UnlabelledRequest:
                     expected=", ".join(names),
                     hint="add it to `tasks`, or leave its rows out",
                 )
-        if self.limit is not None and self.limit < 0:
-            raise UserError(f"`unlabelled_limit={self.limit}` is not valid", expected="0 or more")
 
     def record(self) -> dict[str, Any]:
         """The request as plain JSON; rows in memory by their type."""

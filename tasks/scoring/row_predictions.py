@@ -17,6 +17,7 @@ from tasks.common.files import atomic_path
 if TYPE_CHECKING:
     from tasks.task import Task
 
+_NAMES = ("task", "split", "uid")  # columns of what a row is
 _METRIC = "metric."  # starts the names of the columns with a metric's value on each row
 
 
@@ -77,7 +78,7 @@ class RowPredictions:
         try:
             table = pq.read_table(path).combine_chunks()
             columns = {name: _checked(name, table[name]) for name in table.column_names}
-            values = {name: _values(name, column) for name, column in columns.items() if name != "uid"}
+            values = {name: _values(name, column) for name, column in columns.items() if name not in _NAMES}
             return cls(
                 columns["uid"],
                 values["label"],
@@ -126,8 +127,6 @@ def _checked(name: str, column: pa.ChunkedArray) -> pa.Array:
 def _values(name: str, column: pa.Array) -> np.ndarray:
     """(n,) or (n, K) float64, or (n,) texts; raises ValueError for anything else."""
     inner = column.flatten() if _is_list(column.type) else column
-    if name in ("task", "split"):
-        return np.empty(0)
     if name == "prediction" and column.type in (pa.string(), pa.large_string()):
         return np.array(column.to_pylist(), dtype=object)
     if not (pa.types.is_floating(inner.type) or pa.types.is_integer(inner.type)):

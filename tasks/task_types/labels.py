@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, reason_of, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
@@ -101,7 +101,7 @@ def label_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> 
         return _as_text(column.combine_chunks())
     except pa.ArrowException as error:
         raise UserError(
-            f"{name} holds {column.type}, which cannot be read as labels: {str(error).splitlines()[0]}",
+            f"{name} holds {column.type}, which cannot be read as labels: {reason_of(error)}",
             expected="texts or numbers",
         ) from error
 

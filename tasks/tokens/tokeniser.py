@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, reason_of
 from tasks.common.files import disk_errors
 from tasks.common.hub_loading import load_named
 from tasks.common.records import read_record
@@ -243,9 +243,8 @@ def tokeniser_errors(where: str) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception:
             raise
-        reason = str(error).split("\n")[0]
         raise UserError(
-            f"the tokeniser {where!r} cannot be used: {reason}",
+            f"the tokeniser {where!r} cannot be used: {reason_of(error)}",
             hint="restore its files; an export is made again with `mtkd.export`",
         ) from error
 

@@ -17,17 +17,11 @@ from augment.questions.generation.paragraphs import Counts, Paragraph
 from tasks.common.errors import UserError, brief
 
 _RESERVED = ("model", "messages", "stream", "n")  # fields of a request that `extra_body` may not change
-_LIMITS = {  # option -> (least, most)
+_LIMITS = {  # option -> (least, most); other kinds of models have other limits
     "per_paragraph": (1, 100),
-    "concurrency": (1, 256),
-    "requests_per_minute": (1e-3, 1e6),
-    "timeout": (1e-3, 86_400),
-    "retries": (0, 100),
     "max_output": (1, 100_000),
     "temperature": (0, 100),
     "top_p": (1e-6, 1),
-    "price_in": (0, 1e6),
-    "price_out": (0, 1e6),
 }
 
 
@@ -39,7 +33,7 @@ def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
     """
     for option, (least, most) in _LIMITS.items():
         value = getattr(config, option)
-        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
+        if value is not None and not least <= value <= most:
             raise UserError(f"`{option}={value!r}` is not valid", expected=f"{least:g} to {most:,}")
     if not config.endpoint_model:
         raise UserError(

@@ -7,7 +7,6 @@ order. Only the search for repeated questions reads the whole corpus, in every p
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -136,8 +135,6 @@ def filter_corpus(
             is being written by another process, or no question was kept (`out` is then left empty).
     """
     manifest = open_questions(job.corpus)
-    if os.path.realpath(out) == os.path.realpath(job.corpus):
-        raise UserError(f"{out} is the corpus itself", hint="name another directory with `out`")
     checked = _check_texts(job, manifest)
     key = _key(job, manifest, answerer.digest)
     sources = _plan(job, manifest)

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from augment.questions.answer_context import around
 from augment.questions.filtering import unanswerable
@@ -16,8 +17,11 @@ from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
 from augment.questions.question_rows import QuestionRow
 from tasks.common.arguments import PositiveInt, Seed, check_fields
 from tasks.common.errors import UserError
+from tasks.common.hint_words import Range
 from tasks.scoring.answers import Answer, Answerer
 from tasks.scoring.squad import token_f1
+
+_Fraction = Annotated[float, Range(0, 1, above=True)]
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class FilterSettings:
     """
 
     min_confidence: float = 0.0
-    min_overlap: float = 0.5
-    max_copied: float = 0.9
+    min_overlap: _Fraction = 0.5
+    max_copied: _Fraction = 0.9
     round_trip: bool = True
     any_form: bool = False
     unanswerable: float = 0.33
@@ -55,15 +59,6 @@ class FilterSettings:
         if not 0 <= self.unanswerable < 1:
             raise UserError(
                 f"`unanswerable={self.unanswerable}` is not valid", expected="0 or more, and below 1"
-            )
-        for name in ("min_overlap", "max_copied"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(
-                    f"`{name}={getattr(self, name)}` is not valid", expected="above 0, and up to 1"
-                )
-        if not abs(self.min_confidence) < float("inf"):
-            raise UserError(
-                f"`min_confidence={self.min_confidence}` is not valid", expected="a number, such as 0 or 1.5"
             )
 
     def to_json(self) -> dict[str, float | int | bool]:

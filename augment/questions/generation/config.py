@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from augment.questions.endpoint.estimate import Prices
 from augment.questions.generation.paragraphs import Words
 from augment.questions.rules.rule_augmenter import RULES
 from tasks.common.arguments import PositiveInt, check_fields
+from tasks.common.hint_words import Range
+
+_Price = Annotated[float, Range(0, 1_000_000)]  # per million tokens
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class GenerationConfig:
     max_input: int | None = None
     max_output: PositiveInt | None = None
     spacy: str | None = None
-    backend: str = "native"
+    backend: Literal["native", "ctranslate2"] = "native"
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: PositiveInt = 32
     shard_rows: PositiveInt = 1000
@@ -40,12 +43,12 @@ class GenerationConfig:
     api_key_env: str | None = None
     prompt_template: str | None = None
     extra_body: dict[str, Any] | None = None
-    concurrency: int = 8
-    requests_per_minute: float | None = None
-    timeout: float = 60.0
-    retries: int = 5
-    price_in: float | None = None
-    price_out: float | None = None
+    concurrency: Annotated[int, Range(1, 256)] = 8
+    requests_per_minute: Annotated[float, Range(0.001, 1_000_000)] | None = None
+    timeout: Annotated[float, Range(0.001, 86_400)] = 60.0
+    retries: Annotated[int, Range(0, 100)] = 5
+    price_in: _Price | None = None
+    price_out: _Price | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -17,7 +17,7 @@ from augment.questions.generation.generate import (
     generate_questions,
 )
 from augment.questions.generator import Generator
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError
 from tasks.data.corpus_reader import QUESTION_SCHEMA
 from tasks.data.rows import Rows
 
@@ -103,8 +103,6 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
         UserError: the settings contradict each other, or spaCy, its pipeline or the backend is missing.
     """
     strategy, form = asking.strategy, asking.reading.format
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
     if not (1 <= strategy.beams <= _MOST and 1 <= asking.count <= _MOST):
         raise UserError(
             f"`beams={strategy.beams}`, `per_paragraph={asking.count}`: out of range",

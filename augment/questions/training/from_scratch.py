@@ -5,28 +5,29 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from tasks.common.arguments import check_fields
 from tasks.common.errors import UserError
-
-_LARGEST = {"vocab_size": 1_000_000, "d_model": 16_384, "layers": 200, "heads": 1000, "d_ff": 65_536}
+from tasks.common.hint_words import Range
 
 
 @dataclass(frozen=True)
 class NewModelShape:
-    """The sizes of a new T5; encoder and decoder have `layers` layers each."""
+    """The sizes of a new T5; encoder and decoder have `layers` layers each.
 
-    vocab_size: int = 8000
-    d_model: int = 256
-    layers: int = 4
-    heads: int = 4
-    d_ff: int = 1024
+    Raises:
+        UserError: a size is out of range, or the heads do not divide the width.
+    """
 
-    def check(self) -> None:
-        """Raise UserError unless the sizes can be built and the heads divide the width."""
-        for name, largest in _LARGEST.items():
-            if not 1 <= getattr(self, name) <= largest:
-                raise UserError(f"`{name}={getattr(self, name)}` is not valid", expected=f"1 to {largest:,}")
+    vocab_size: Annotated[int, Range(1, 1_000_000)] = 8000
+    d_model: Annotated[int, Range(1, 16_384)] = 256
+    layers: Annotated[int, Range(1, 200)] = 4
+    heads: Annotated[int, Range(1, 1000)] = 4
+    d_ff: Annotated[int, Range(1, 65_536)] = 1024
+
+    def __post_init__(self) -> None:
+        check_fields(self)
         if self.d_model % self.heads:
             raise UserError(
                 f"`d_model={self.d_model}` cannot be divided among `heads={self.heads}`",
@@ -80,7 +81,6 @@ def new_model(tokenizer: Any, shape: NewModelShape, seed: int) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    shape.check()
     sizes: dict[str, Any] = {"decoder_start_token_id": tokenizer.pad_token_id}
     config = T5Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,

@@ -174,7 +174,6 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     if not held_out:
         raise UserError(f"task {task.name!r} has no validation split for scoring")
     if job.model == FROM_SCRATCH:
-        job.shape.check()
         generator, digest = None, ""
     else:
         generator = load_generator(job.model, **dataclasses.asdict(job.reading))

@@ -37,7 +37,7 @@ from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
 from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite, refuse_other_types
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, reason_of, shorten
 from tasks.common.files import write_json
 from tasks.common.hub_loading import quieten
 from tasks.common.reading import require_file
@@ -168,14 +168,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 )
             config = with_sizes(config, num_hidden_layers=layers)
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
-            encoder = cls(config)
+            encoder, file = cls(config), require_file(Path(locate(name)) / "model.safetensors")
             try:
-                weights = load_file(require_file(file := Path(locate(name)) / "model.safetensors"))
-                missing, _ = encoder.body.load_state_dict(weights, strict=False)
+                missing, _ = encoder.body.load_state_dict(load_file(file), strict=False)
             except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
-                raise UserError(
-                    f"the weights of {name!r} are damaged: {str(error).splitlines()[0]}"
-                ) from error
+                raise UserError(f"the weights of {name!r} are damaged: {reason_of(error)}") from error
             refuse_other_types(encoder.body, file)
             refuse_not_finite(encoder, name)
         else:

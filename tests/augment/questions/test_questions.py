@@ -639,7 +639,7 @@ def test_invalid_generation_usage_is_one_error(data, trained, tmp_path):
     assert "not a model" in generating(model=data)
     assert "unknown text column" in generating("--text-column", "txt")
     assert "no such file" in generating(text=str(tmp_path / "none.txt"))
-    assert "unknown backend" in generating("--backend", "onnx")
+    assert "`backend='onnx'` is not valid" in generating("--backend", "onnx")
     assert "no tokens for 'answer:" in generating("--format", "answer")
     assert "hub:a/b/c/d" in generating(text="hub:a/b/c/d")
     assert "one of the two" in generating("--sample", "--beams", "2")

@@ -201,7 +201,6 @@ def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
         ("one.jsonl", "o.csv", {"format": "tsv"}, "`format=tsv` has no effect"),
         ("one.jsonl", "-", {"format": "parquet"}, "`out=-` cannot be parquet"),
         ("one.jsonl", "-", {"format": "xls"}, "unknown format 'xls'"),
-        ("one.jsonl", "o.csv", {"block": 0}, "`block=0`"),
         ("one.jsonl", "o.tsv", {}, r"one\.jsonl:1: 'a\\tb' has a tab"),
         (
             "two.jsonl",

@@ -40,7 +40,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("link/model/x", {"teacher": "run/model"}, "lies inside run/model"),
         ("data/rte/train.jsonl", {"data": ["pocket", "data"]}, "is a file of rows inside data"),
         ("data/rte/train.jsonl", {"unlabelled": {"rte": "data/*/train.jsonl"}}, "is the path of the unl"),
-        ("a\0b", {}, "NUL"),
     ],
 )
 def test_an_output_over_an_input_is_refused(out: str, inputs: dict[str, Any], relation: str) -> None:

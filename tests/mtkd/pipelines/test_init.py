@@ -215,7 +215,7 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows"]),
         ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE"]),
         ({"a.csv": ROWS}, ["--unlabelled", "a.csv"], ["both hold labelled rows"]),
-        ({"a.csv": ROWS}, ["--validation", "b.csv"], ["b.csv does not exist (did you mean 'a.csv'?)"]),
+        ({"a.csv": ROWS}, ["--validation", "b.csv"], ["no such file: b.csv (did you mean 'a.csv'?)"]),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
         ({"a.csv": ROWS}, ["--name", "nli"], ["--name nli is a built-in group of tasks"]),

@@ -58,7 +58,7 @@ def test_a_student_is_distilled_by_a_file(
         ("lr = 1", "does not say which command it is for"),
         ('extends = "own.toml"', "extends itself"),
         ('extends = "mkd-lstn"', r"did you mean 'mkd-lstm'\?"),
-        ('extends = "other.toml"', "no recipe file '.*other.toml'"),
+        ('extends = "other.toml"', "no such file: .*other.toml"),
         ('extends = "mkd-lstm"\nlr = 1', "unknown setting 'lr'"),
         ("lr = ", "not valid TOML"),
         ('extends = "refine"', "is for mtkd refine"),

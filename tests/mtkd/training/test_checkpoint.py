@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mtkd.training.checkpoint import Position, restore_checkpoint, save_checkpoint
+from mtkd.training.checkpoint import Position, find_checkpoint, restore_checkpoint, save_checkpoint
 from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS
 from tasks.common.errors import UserError
 
@@ -48,6 +48,24 @@ def test_the_checkpoint_before_a_damaged_one_is_used(checkpoints: Path, file: st
     position = restore_checkpoint(checkpoints, *trained())
     assert position is not None and position.step == 2
     assert [entry.name for entry in checkpoints.iterdir()] == ["step-000000002"]
+
+
+def test_an_error_of_reading_removes_no_checkpoint(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("mtkd.training.checkpoint.read_header", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        restore_checkpoint(checkpoints, *trained())
+    assert len(list(checkpoints.iterdir())) == 2
+
+
+def test_damaged_checkpoints_are_none_to_resume_from(checkpoints: Path) -> None:
+    for file in checkpoints.glob(f"*/{WEIGHTS}"):
+        file.write_bytes(b"damaged")
+    assert find_checkpoint(checkpoints) is None
 
 
 def changed(path: Path, change: Callable[[Tensors], object]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import mtkd
 from augment.questions.answer_context import around, without
 from augment.questions.filtering.answerability import checked_answers
 from augment.questions.filtering.filter_corpus import Filtered, FilterJob, filter_corpus
@@ -381,7 +382,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
         (("--unanswerable", -0.1), "0 or more, and below 1"),
         (("--unanswerable", "nan"), "--unanswerable nan"),
         (("--min-overlap", 0), "--min-overlap 0.0"),
-        (("--min-overlap", 1.1), "above 0, and up to 1"),
+        (("--min-overlap", 1.1), "a number above 0, up to 1"),
         (("--max-copied", 0), "--max-copied 0.0"),
         (("--min-confidence", "inf"), "--min-confidence inf"),
         (("--shard-rows", 0), "--shard-rows 0"),
@@ -417,8 +418,8 @@ def test_invalid_question_corpora_are_rejected(corpus, tmp_path):
     (damaged / "data/squad-00001.parquet").write_bytes(raw)
     with pytest.raises(UserError, match=r"squad-00001.parquet was altered"):
         filter_corpus(job(damaged), Rule(), tmp_path / "c")
-    with pytest.raises(UserError, match="is the corpus itself"):
-        filter_corpus(job(corpus), Rule(), corpus)
+    with pytest.raises(UserError, match="is the path of the corpus"):
+        mtkd.augment.filter_questions(corpus, "teacher", corpus)
     assert not (tmp_path / "c").exists()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.tex").write_text("")
