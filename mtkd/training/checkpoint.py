@@ -84,15 +84,19 @@ def newest_checkpoint(directory: Path) -> Path | None:
     return next(reversed(_checkpoints(directory)), None)
 
 
+def undamaged_checkpoint(directory: Path) -> Path | None:
+    """The newest undamaged checkpoint in a directory, if there is one; the damaged ones after it are removed.
+
+    Every process must call this. The main process chooses, so that all processes get the same answer.
+    """
+    return from_main_process(lambda: _newest_undamaged(directory))
+
+
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
-    """Restore the newest undamaged checkpoint; returns None if there is none.
-
-    Every process must call this. The main process chooses the checkpoint and removes the damaged ones after
-    it, so that all processes restore the same one.
-    """
-    newest = from_main_process(lambda: _newest_undamaged(directory))
+    """Restore the `undamaged_checkpoint`; returns None if there is none. Every process must call this."""
+    newest = undamaged_checkpoint(directory)
     read = None if newest is None else _read(newest)
     if newest is None or read is None:
         return None
