@@ -117,9 +117,7 @@ class TrainingJob(ABC):
                 self.warn(text)
             rows = {"rows": self._rows.data.summary()} if self._rows else {}
             facts = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
-            ranks = ProcessGroup.of(self.accelerator)
-            ranks.wait()  # all processes must inspect the directory before it changes
-            with run.open(ranks, **inputs, **rows, **facts):
+            with run.open(ProcessGroup.of(self.accelerator), **inputs, **rows, **facts):
                 if run.finished:  # by another process, in the meantime
                     return run
                 trained = self.train()
@@ -129,5 +127,4 @@ class TrainingJob(ABC):
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)
-                ranks.wait()
         return run
