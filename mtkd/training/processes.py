@@ -130,8 +130,8 @@ def from_main_process(compute: Callable[[], Result]) -> Result:
             outcome[0] = compute()
         except UserError as error:
             outcome[1] = vars(error)
-    result, error = broadcast_object_list(outcome)
-    if error is not None:
-        raise UserError(**error)
+    result, problem = broadcast_object_list(outcome)
+    if problem is not None:
+        raise UserError(**problem)
     returned: Result = result
     return returned
