@@ -344,8 +344,16 @@ COMMANDS = {
     ),
     "run": Command(("run", "PLACE/pipeline.toml"), ("encoder",), files={"pipeline.toml": _PIPELINE}),
     "predict": Command(
-        ("predict", "--model", "INPUTS/teacher", "--in", "PLACE/rows.csv", "--out", "OUT/predicted.csv")
-        + ("--block", 16, "--device", "cpu", "--quiet"),
+        (
+            "predict",
+            "--model",
+            "INPUTS/teacher",
+            "--in",
+            "PLACE/rows.csv",
+            "--out",
+            "OUT/predicted.csv",
+            "--quiet",
+        ),
         ("teacher",),
         files={"rows.csv": "sentence\n" + "".join(f"a fine film of {n} minutes\n" for n in range(60))},
     ),
