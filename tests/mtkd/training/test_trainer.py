@@ -277,6 +277,16 @@ def test_checkpoints_of_a_stage_stay_until_all_processes_have_read_them(
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_the_first_process_decides_whether_the_run_is_finished(
+    tiny_teacher: Path, tmp_path: Path, processes: Any
+) -> None:
+    words = command(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
+    done = processes.run(*words, count=2, call="slow_processes:second_sees_a_finished_run")
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
     """Adadelta at a rate of 1e9 ruins the weights within a few steps; what is kept is from before."""
     changes = {"train.lr": 1e9, "train.warmup": 0.9, "train.max_grad_norm": None, "train.epochs": 3}
