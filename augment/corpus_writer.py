@@ -186,7 +186,6 @@ def write_corpus(
             manifest = _describe(job, rows, output, written, digests)
             write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
-        ranks.wait()
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 
 

@@ -21,6 +21,7 @@ from tasks.common.errors import MtkdWarning, UserError, plain
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
 _NO_MEMORY = r"can't allocate memory|out of memory|not enough memory"  # torch has no class of errors for it
+_ENDED = r"Connection (closed|reset) by peer"  # gloo's words; NCCL's errors have a class of their own
 _OF_TRAINING = ("torch", "transformers", "safetensors")  # not needed to run exported models
 
 
@@ -103,6 +104,10 @@ def main() -> None:
             raise
         _fail([f"cannot use {str(error.filename)[:200]}: {error.strerror}"], 2)
     except (MemoryError, RuntimeError) as error:
+        if type(error).__name__ == "DistBackendError" or re.search(_ENDED, str(error)):
+            _fail(
+                ["lost the connection to another process of this run", "  hint: see the error of that one"], 1
+            )
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise
         _fail(["there is not enough memory for this", "  hint: use smaller sizes or batches"], 2)

@@ -16,7 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.output_files.distributed import ProcessGroup
 from mtkd.training.callbacks import Callback
-from mtkd.training.processes import make_accelerator
+from mtkd.training.processes import from_main_process, make_accelerator
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from tasks.common.progress import say
 from tasks.task import Task
@@ -106,7 +106,7 @@ class TrainingJob(ABC):
         inputs = self.inputs()
         run.check_inputs(**inputs)
         main = self.accelerator.is_main_process
-        if run.finished:
+        if from_main_process(lambda: run.finished):  # another process may just have finished it
             say(f"this run is already finished: {self.request.out}")
             if main:
                 run.clean_up()
@@ -117,9 +117,7 @@ class TrainingJob(ABC):
                 self.warn(text)
             rows = {"rows": self._rows.data.summary()} if self._rows else {}
             facts = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
-            ranks = ProcessGroup.of(self.accelerator)
-            ranks.wait()  # all processes must inspect the directory before it changes
-            with run.open(ranks, **inputs, **rows, **facts):
+            with run.open(ProcessGroup.of(self.accelerator), **inputs, **rows, **facts):
                 if run.finished:  # by another process, in the meantime
                     return run
                 trained = self.train()
@@ -129,5 +127,4 @@ class TrainingJob(ABC):
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)
-                ranks.wait()
         return run

@@ -106,7 +106,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         if accelerator.is_main_process:
             self._callbacks = [*self._logs, ProgressBar(), *callbacks]
         self._control, self._signals = TrainingControl(), SignalWatch()
-        self._agreed_signal, self._agreed_stop = 0, False  # by all processes, in the last `_sync_processes`
+        # by all processes, in the last `_sync_processes`
+        self._agreed_signal, self._agreed_stop, self._agreed_save = 0, False, False
         self._saved_at = time.monotonic()
 
     @abstractmethod
@@ -247,13 +248,18 @@ class TrainingLoop(ABC, Generic[StepData]):
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _sync_processes(self, numbers: Sequence[float] = ()) -> list[float]:
-        """Sum numbers over all processes; signals and stop requests of one process then hold for all."""
-        received = self._signals.number
-        flags = [received == signal.SIGINT, received == signal.SIGTERM, self._control.should_training_stop]
+        """Sum numbers over all processes.
+
+        What one process found then holds for all: a signal, a stop request, or that it is time for another
+        checkpoint (their clocks differ).
+        """
+        received, stop = self._signals.number, self._control.should_training_stop
+        late = time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
+        flags = [received == signal.SIGINT, received == signal.SIGTERM, stop, late]
         sent = [*map(float, flags), *numbers]
-        interrupt, terminate, stop, *sums = sum_over_processes(self.accelerator, sent)
+        interrupt, terminate, stops, lates, *sums = sum_over_processes(self.accelerator, sent)
         self._agreed_signal = signal.SIGTERM if terminate else signal.SIGINT if interrupt else 0
-        self._agreed_stop = stop > 0
+        self._agreed_stop, self._agreed_save = stops > 0, lates > 0
         return sums
 
     @property
@@ -296,5 +302,5 @@ class TrainingLoop(ABC, Generic[StepData]):
     def _checkpoint_due(self) -> bool:
         """True if a checkpoint is due inside an epoch."""
         every = self.settings.checkpoint_steps
-        late = time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
-        return bool(self._agreed_signal) or late or (every is not None and self.position.step % every == 0)
+        due = self._agreed_save or bool(self._agreed_signal)
+        return due or (every is not None and self.position.step % every == 0)

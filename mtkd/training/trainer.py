@@ -30,7 +30,7 @@ from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
-from mtkd.training.processes import sum_over_processes, uses_fsdp
+from mtkd.training.processes import from_main_process, sum_over_processes, uses_fsdp
 from mtkd.training.train_step import TrainStep
 from tasks.common.digests import quick_digest
 from tasks.common.errors import UserError
@@ -83,21 +83,26 @@ class Trainer(TrainingLoop[StepBatches]):
     def fit(self) -> TrainingResult:
         """Train to the end; see `TrainingLoop.fit`.
 
-        Afterwards the model has the best or last weights, as `settings.keep` says.
+        Afterwards the model has the best or last weights, as `settings.keep` says, and no process needs the
+        checkpoints any more.
         """
         if trial := current_trial():
             return self._time_few_steps(trial)
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
-            best = self._best_file
-            is_main = self.accelerator.is_main_process  # the only process that knows the digest
-            if is_main and not (best.is_file() and quick_digest(best) == self.position.best_digest):
-                raise UserError(
-                    f"{best}, the weights of the best epoch, is missing or damaged",
-                    hint="start over (`overwrite=True`)",
-                )
-            self.train_module.model.load_state_dict(load_file(best))
+            from_main_process(self._check_best)  # the only process that knows the digest
+            self.train_module.model.load_state_dict(load_file(self._best_file))
+            self.accelerator.wait_for_everyone()
         return result
+
+    def _check_best(self) -> None:
+        """Raise UserError if the weights of the best epoch are not those that were written."""
+        best = self._best_file
+        if not (best.is_file() and quick_digest(best) == self.position.best_digest):
+            raise UserError(
+                f"{best}, the weights of the best epoch, is missing or damaged",
+                hint="start over (`overwrite=True`)",
+            )
 
     def _time_few_steps(self, trial: Trial) -> TrainingResult:
         """Time a few steps and what follows an epoch, and add the estimate for the others to the trial."""

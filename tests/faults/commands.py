@@ -343,6 +343,20 @@ COMMANDS = {
         imports=("matplotlib.pyplot",),
     ),
     "run": Command(("run", "PLACE/pipeline.toml"), ("encoder",), files={"pipeline.toml": _PIPELINE}),
+    "predict": Command(
+        (
+            "predict",
+            "--model",
+            "INPUTS/teacher",
+            "--in",
+            "PLACE/rows.csv",
+            "--out",
+            "OUT/predicted.csv",
+            "--quiet",
+        ),
+        ("teacher",),
+        files={"rows.csv": "sentence\n" + "".join(f"a fine film of {n} minutes\n" for n in range(60))},
+    ),
     "init": Command(
         ("init", "PLACE/rows.csv", "--out", "OUT"),
         files={

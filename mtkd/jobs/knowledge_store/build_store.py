@@ -117,7 +117,6 @@ def _write(
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
         if ranks.first and (written_shards or not recorded or damaged_files(out / "rows")):
             _finish(prepared, out, output.entries(entries), command)
-        ranks.wait()
     return written_shards
 
 

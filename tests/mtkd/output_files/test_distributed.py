@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mtkd.output_files.distributed import ALONE, launched
+from tasks.common.files import locked
 from tasks.data.corpus_reader import read_corpus
 
 
@@ -35,3 +36,11 @@ def test_two_launched_processes_write_identical_output(
     )
     assert one == two and len(one) == 2
     assert read_corpus(tmp_path / "one").shards == read_corpus(tmp_path / "two").shards
+
+
+def test_an_error_of_the_first_process_is_the_only_one(tmp_path: Path, processes: Any) -> None:
+    words = ("augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--quiet")
+    with locked(tmp_path / "out"):
+        done = processes.run(*words, "--out", tmp_path / "out", count=2)
+    assert done.code == 2 and "another process is writing" in done.err
+    assert "lost the connection to another process" in done.err and "Traceback" not in done.err

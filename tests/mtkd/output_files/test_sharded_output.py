@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,32 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     with open_directory(there, KIND, "a"):
         assert files_of(there) == ["note.json", f"other/.a.{mark}.tmp", "pages/.2.txt.swp", "pages/1.txt"]
         assert not (there / f".work.{mark}.old").exists()
+
+
+def test_processes_enter_and_leave_together(tmp_path: Path) -> None:
+    """The first process changes the directory only while the second one does not look at it."""
+    there, together, seen = write_notebook(tmp_path / "there"), threading.Barrier(2), []
+
+    def slow_finish(path: Path) -> bool:
+        time.sleep(0.2)
+        return KIND.read_identity(path) is not None
+
+    kind = replace(KIND, work=(r"pages/\d+\.txt",), is_finished=slow_finish)
+
+    def second() -> None:
+        time.sleep(0.2)
+        seen.append(files_of(there))  # as it inspects the directory
+        with open_directory(there, kind, "b", ranks=ProcessGroup(1, 2, together.wait)):
+            time.sleep(0.2)
+            seen.append(files_of(there))
+        seen.append([*files_of(there), str((there / CLAIM).is_file())])
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with open_directory(there, kind, "b", overwrite=True, ranks=ProcessGroup(0, 2, together.wait)):
+        write_notebook(there, "b")
+    thread.join()
+    assert seen == [["note.json", "pages/1.txt"], ["note.json", "pages/1.txt"], ["note.json", "False"]]
 
 
 class Lines:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from resuming_processes import one_weight
 from torch import nn
 
 from mtkd.training.checkpoint import Position, save_checkpoint
@@ -32,3 +33,13 @@ def test_all_processes_resume_from_the_checkpoint_that_the_first_one_chooses(
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["1 1.0", "1 1.0"]
     assert not newest.exists()
     assert done.err.count("is damaged") == 1, "only one process decides"
+
+
+def test_a_run_with_only_a_damaged_checkpoint_starts_again(tmp_path: Path) -> None:
+    """What is prepared only for a new run, such as fitted heads, must then be prepared."""
+    loop = one_weight(tmp_path)
+    assert not loop.resumes
+    checkpoint = save(tmp_path / "checkpoints", 1)
+    assert loop.resumes
+    (checkpoint / "weights.safetensors").write_bytes(b"damaged")
+    assert not loop.resumes

@@ -74,3 +74,11 @@ def test_a_run_resumes_without_shards_and_with_shards_again(
     done = processes.run(*words, count=2, env=FSDP)
     assert done.code == 0, done.err
     assert_close(tmp_path / "straight", out, atol=5e-5)
+
+
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_processes_agree_when_a_checkpoint_is_due(tiny_teacher: Path, tmp_path: Path, processes: Any) -> None:
+    """All of them take part in a checkpoint of sharded weights; otherwise they would wait for ever."""
+    words = [*command(tmp_path / "run", tiny_teacher), "--set", "train.checkpoint_steps=100"]
+    done = processes.run(*words, count=2, env=FSDP, call="slow_processes:second_clock_is_fast")
+    assert done.code == 0, done.err

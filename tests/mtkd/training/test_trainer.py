@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_students import SMALL_LSTM
+from small_students import SMALL_LSTM, SMALL_TRANSFORMER
 
 from mtkd.evaluation.scoring import TaskScores, watched
 from mtkd.jobs.distillation import prepare, validated_run
@@ -264,6 +264,27 @@ def test_two_processes_give_what_one_gives(
     single = json.loads((tmp_path / "alone" / "run.json").read_text())
     for name, scores in single["scores"].items():
         assert record["scores"][name]["loss"] == pytest.approx(scores["loss"], rel=1e-3)
+
+
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_checkpoints_of_a_stage_stay_until_all_processes_have_read_them(
+    tiny_teacher: Path, tmp_path: Path, processes: Any
+) -> None:
+    sets = [word for key, value in SMALL_TRANSFORMER.items() for word in ("--set", f"{key}={value}")]
+    words = ["distill", "tinybert-4", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher, *sets]
+    words += ["--limit", 16, "--eval-limit", 8, "--epochs", 1, "--out", tmp_path / "run"]
+    done = processes.run(*words, count=2, call="slow_processes:second_loads_late")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_the_first_process_decides_whether_the_run_is_finished(
+    tiny_teacher: Path, tmp_path: Path, processes: Any
+) -> None:
+    words = command(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
+    done = processes.run(*words, count=2, call="slow_processes:second_sees_a_finished_run")
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
