@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from mtkd.output_files.worker_pools import Engine as Engine
 from tasks.common.hint_checks import later
-from tasks.common.hint_words import Expected, IsPath
+from tasks.common.hint_words import Expected, IsDevice, IsPath
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -60,6 +60,6 @@ RecordedData = Annotated[
         "only names can be recorded",
     ),
 ]
-Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
+Device = Annotated[str, IsDevice(), Expected("cpu, cuda, cuda:N or mps")]
 Precision = Literal["fp32", "bf16"]
 Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # mtkd.knowledge_store.contents, which imports torch
