@@ -21,7 +21,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.hint_checks import check_of
-from tasks.common.hint_words import MOST, Expected, Range, described
+from tasks.common.hint_words import MOST, Expected, IsDevice, Range, described
 from tasks.common.scalar_checks import Check, Unfit
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ Bytes = Annotated[int, Range(1, 2**63 - 1)]
 MOST_THREADS = 1024
 Threads = Annotated[int, Range(1, MOST_THREADS)]
 ThreadsOrAll = Annotated[int, Range(0, MOST_THREADS)]  # 0 = all cores
-Device = Annotated[str, Expected("cpu, cuda, cuda:N or mps")]
+Device = Annotated[str, IsDevice(), Expected("cpu, cuda, cuda:N or mps")]
 PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
 
 Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of it

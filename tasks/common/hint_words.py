@@ -43,6 +43,11 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class IsDevice:
+    """Marks text that names a device, so that a `torch.device` is as good."""
+
+
+@dataclass(frozen=True)
 class IsPath:
     """Marks a text that may be a path; `str | Path` needs no mark."""
 

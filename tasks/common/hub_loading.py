@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -140,17 +141,28 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
         return UserError(
             f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
         )
-    inside = Path(name).iterdir() if Path(name).is_dir() else ()
-    models = sorted(str(path) for path in inside if any((path / file).is_file() for file in _OF_MODELS))
-    if models and not any((Path(name) / file).is_file() for file in _OF_MODELS):
+    if not _has_model_file(Path(name)) and (models := _models_inside(Path(name))):
         return UserError(
-            f"{name} is not a model, but the directory of {counted(len(models), 'other')}",
+            f"{name} is not a model, but contains {counted(len(models), 'model')}",
             expected=shorten(models),
         )
+    similar = "" if Path(name).is_dir() else did_you_mean_model(name)
     return UserError(
-        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason_of(error)}",
-        expected=_expected(what),
+        f"cannot load the {what} of {name!r}{similar}: {reason_of(error)}", expected=_expected(what)
     )
+
+
+def _has_model_file(directory: Path) -> bool:
+    return any((directory / file).is_file() for file in _OF_MODELS)
+
+
+def _models_inside(directory: Path) -> list[str]:
+    """The models in a directory, or else those in its folders, such as `job/runs/student` in `job`."""
+    for pattern in ("*", "*/*"):
+        entries = itertools.islice(directory.glob(pattern), 1000)
+        if models := sorted(str(path) for path in entries if _has_model_file(path)):
+            return models
+    return []
 
 
 def refuse_path(what: str, name: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.common.hint_words import IsPath, Range, mark
+from tasks.common.hint_words import IsDevice, IsPath, Range, mark
 
 Check = Callable[[Any], Any]  # returns the value to use; raises Unfit
 _LONGEST_PART = 255  # bytes of a part of a path, on all usual file systems
@@ -94,8 +94,11 @@ def _boolean(metadata: Sequence[Any]) -> Check:
 
 def _text(metadata: Sequence[Any]) -> Check:
     problem = path_problem if mark(IsPath, metadata) else _not_utf8
+    is_device = mark(IsDevice, metadata) is not None
 
     def check(value: Any) -> Any:
+        if is_device and type(value).__module__ == "torch" and type(value).__name__ == "device":
+            value = str(value)
         if not isinstance(value, str):
             raise Unfit(value)
         if expected := problem(value):

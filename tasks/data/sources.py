@@ -224,6 +224,8 @@ def open_data(spec: Any) -> DataSource:
         if not sources:
             raise UserError("`data` is an empty list", expected="pocket, hub or a directory")
         return sources[0] if len(sources) == 1 else CombinedSource(sources)
+    if isinstance(spec, os.PathLike):
+        spec = Path(os.fspath(spec))
     if not isinstance(spec, str | Path):
         raise UserError(
             f"`data` cannot be {a_type(spec)}",

@@ -95,6 +95,7 @@ class Tokeniser:
             raise UserError(
                 f"the tokeniser of {name_or_dir!r} has no vocabulary",
                 expected="a tokenizer.json, or the vocabulary of a transformers tokeniser",
+                hint="save the tokeniser beside the model: tokenizer.save_pretrained(DIR)",
             )
         if not hf.is_fast:
             raise UserError(

@@ -585,10 +585,37 @@ def test_an_argument_of_another_type_is_an_error(given: dict[str, Any], complain
         mtkd.refine(**(words | given))
 
 
+def test_a_torch_device_and_another_kind_of_path_are_accepted(teacher: mtkd.Model, tmp_path: Path) -> None:
+    assert teacher.path is not None
+
+    class Directory:
+        def __fspath__(self) -> str:
+            return str(tmp_path)
+
+    (tmp_path / "rte").mkdir()
+    rows = [{"sentence1": "A man sleeps.", "sentence2": "A man rests.", "label": 0}] * 4
+    (tmp_path / "rte" / "validation.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words: dict[str, Any] = {"data": Directory(), "tasks": "rte", "device": torch.device("cpu")}
+    scored = mtkd.evaluate(teacher.path, **words)
+    assert scored["rte"].rows == 4
+
+
 def test_the_directory_of_several_models_is_not_a_model(teacher: mtkd.Model) -> None:
     assert teacher.path is not None
-    with pytest.raises(mtkd.UserError, match=r"is not a model, but the directory of .*\n.*teacher"):
+    with pytest.raises(mtkd.UserError, match=r"is not a model, but contains .*\n.*teacher"):
         mtkd.load(teacher.path.parent)
+
+
+def test_the_directory_of_a_job_is_not_a_model(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    job = tmp_path / "job"
+    (job / "runs" / "student").mkdir(parents=True)
+    with pytest.raises(mtkd.UserError, match="cannot load") as raised:
+        mtkd.load(job)
+    assert "did you mean" not in str(raised.value)
+    (job / "runs" / "student" / "run.json").write_text("{}")
+    with pytest.raises(mtkd.UserError, match=r"is not a model, but contains .*\n.*student"):
+        mtkd.load(job)
 
 
 def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None:

@@ -232,6 +232,12 @@ def test_a_vocabulary_without_a_token_for_unknown_words_is_refused(vocabulary: s
         Tokeniser.load(str(tmp_path))
 
 
+def test_a_checkpoint_without_a_tokeniser_is_an_error_that_says_how_to_save_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"has no vocabulary(.|\n)*tokenizer\.save_pretrained"):
+        Tokeniser.load(str(tmp_path))
+
+
 def test_errors_of_tokenizers_name_the_tokeniser() -> None:
     from tokenizers import Tokenizer
 
