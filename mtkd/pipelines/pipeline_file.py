@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from mtkd.jobs.grid.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
-from tasks.common.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
@@ -96,6 +96,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     steps_by_name: dict[str, Step] = {}
     for step_name, table in tables.items():
         with naming_step(step_name):
+            _require_command(step_name, table, [other for other in tables if other != step_name])
             steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
     return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
 
@@ -126,16 +127,19 @@ def naming_step(name: str) -> Iterator[None]:
         ) from error
 
 
+def _require_command(name: str, table: Any, others: Sequence[str]) -> None:
+    if not isinstance(table, dict) or not isinstance(table.get("command"), str):
+        raise UserError(
+            f"it has no command{did_you_mean(name, others)}",
+            expected='a table with a command, such as command = "refine"',
+            hint="the name of the step may be misspelt",
+        )
+
+
 def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Iterator[Step]:
     """The step of a table; of a command for one task, a step for each of the common tasks."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"{name!r} is not a valid name", expected="letters, digits, _ and -")
-    if not isinstance(table, dict) or not isinstance(table.get("command"), str):
-        raise UserError(
-            "it has no command",
-            expected='a table with a command, such as command = "refine"',
-            hint="the name of the step may be misspelt",
-        )
     for key, value in table.items():
         values = list(value.values()) if isinstance(value, dict) else [value]
         items = [item for listed in values for item in (listed if isinstance(listed, list) else [listed])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
-            or list of dicts; with `columns` also a list of strings (one column) or of tuples, an array or a
-            Series.
+            or list or generator of dicts; with `columns` also of strings (one column) or tuples, an array or
+            a Series.
         columns: the column names for rows that are strings or tuples.
         what: what to call the rows in error messages.
 
@@ -88,6 +88,8 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
         return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, Mapping):
         return pa.table({str(name): pa.array(values) for name, values in rows.items()})
+    if isinstance(rows, Iterator):
+        rows = list(rows)
     if isinstance(rows, str) or not isinstance(rows, Sequence):
         raise TypeError(f"{a_type(rows)} is not a table")
     return _of_records(rows, columns)

@@ -255,6 +255,7 @@ def test_a_column_of_texts_is_predicted(teacher: mtkd.Model) -> None:
         np.array(texts),
         pa.array(texts),
         pa.chunked_array([texts]),
+        (text for text in texts),
     ):
         assert teacher.predict("sst2", column) == expected
     with pytest.raises(mtkd.UserError, match="row 1 is a float"):
