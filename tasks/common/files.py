@@ -90,16 +90,21 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if alone:
             _remove_unheld(path)
-        temporary = _temporary(path)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        temporary, handle = _temporary(path), None
         try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
             _hold(handle)
             yield temporary
             _finish(temporary)
             os.replace(temporary, path)
+        except BaseException as error:
+            # A signal may come as soon as the file is there. A file that could not be opened is not ours.
+            if handle is not None or not isinstance(error, OSError):
+                temporary.unlink(missing_ok=True)
+            raise
         finally:
-            os.close(handle)
-            temporary.unlink(missing_ok=True)
+            if handle is not None:
+                os.close(handle)
 
 
 def check_output_file(path: Path) -> None:

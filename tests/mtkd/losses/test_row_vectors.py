@@ -136,16 +136,15 @@ def test_a_run_warns_once_and_a_store_teaches_the_same(mean_teacher: mtkd.Model,
         return mtkd.distill("bert-pkd-3", out=tmp_path / out, settings=SMALL | changes, **source, **RUN)
 
     with pytest.warns(MtkdWarning, match=r"'patience' compares .* no head of the teacher"):
-        warned = student("cls").record["warnings"]
+        warned = student("cls", **{"terms.patience.row_vector": "cls"}).record["warnings"]
     assert len([text for text in warned if "terms.patience.row_vector=pooled" in text]) == 1
-    pooled = {"terms.patience.row_vector": "pooled"}
-    online = student("pooled", **pooled)
+    online = student("pooled")
     assert not any("row_vector" in text for text in online.record["warnings"])
-    sets, place = SMALL | pooled, tmp_path / "store"
-    mtkd.build_store("bert-pkd-3", teacher=mean_teacher, out=place, dtype="fp32", settings=sets, **DATA)
+    place = tmp_path / "store"
+    mtkd.build_store("bert-pkd-3", teacher=mean_teacher, out=place, dtype="fp32", settings=SMALL, **DATA)
     need = read_store_manifest(place).contents.need
     assert need.mean and not need.cls and not need.hidden, "one vector per row and layer"
-    stored = student("stored", store=place, **pooled).module.state_dict()
+    stored = student("stored", store=place).module.state_dict()
     for name, weight in online.module.state_dict().items():
         torch.testing.assert_close(weight, stored[name], rtol=0, atol=5e-5, msg=name)
 
