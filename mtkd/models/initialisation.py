@@ -63,26 +63,46 @@ class InitContext:
         return self.tokeniser.digest != self.teacher_tokeniser.digest
 
 
-def teacher_embeddings(context: InitContext) -> Tensor:
+def teacher_embeddings(context: InitContext, setting: str) -> Tensor:
     """A copy of the teacher's word embeddings of the student's tokens, (V, d).
+
+    Args:
+        setting: the setting that asks for them, such as "student.bilstm.embeddings", for errors.
 
     Raises:
         UserError: there is no teacher, or its vocabulary differs from the student's.
     """
     if context.teacher is None:
         raise UserError(
-            "student.bilstm.embeddings=teacher needs a teacher, but there is none",
-            hint="pass `teacher=DIR`, or use `student.bilstm.embeddings=random`",
+            f"{setting}=teacher needs a teacher, but there is none",
+            hint=f"pass `teacher=DIR`, or use `{setting}=random`",
         )
     if context.own_vocabulary and context.kept is None:
         raise UserError(
-            "student.bilstm.embeddings=teacher needs the teacher's vocabulary of "
+            f"{setting}=teacher needs the teacher's vocabulary of "
             f"{context.teacher_tokeniser.vocab_size} token ids, but the student has its own of "
             f"{context.tokeniser.vocab_size}",
-            hint="use `student.vocabulary=wordpiece` or `student.bilstm.embeddings=random`",
+            hint=f"use `student.vocabulary=wordpiece` or `{setting}=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
     return table.detach().clone() if context.kept is None else table.detach()[context.kept]
+
+
+def check_embedding_width(size: int, table: Tensor, group: str, source: str) -> None:
+    """Check that embeddings of width `size` can start from a table of word embeddings, (V, d).
+
+    Args:
+        group: the settings that the width is one of, such as "student.bilstm".
+        source: where the table is from, for the error.
+
+    Raises:
+        UserError: `size` is not d.
+    """
+    if size != (width := table.shape[1]):
+        raise UserError(
+            f"the student's embeddings have the width {size}, those of {source} {width}",
+            hint=f"use `{group}.embedding_size={width}` or `{group}.embeddings=random`",
+        )
 
 
 def copy_layers(

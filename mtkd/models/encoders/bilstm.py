@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mtkd.models.encoders.bilstm_settings import POOLED, BiLSTMConfig, BiLSTMStudentSettings
 from mtkd.models.encoders.encoder import Encoder
-from mtkd.models.initialisation import InitContext, InitSpec, teacher_embeddings
+from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_width, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError
@@ -87,15 +87,13 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
         if settings.bilstm.embeddings == "random":
             return cls(config)
         file = settings.embedding_file
-        table = word_embeddings(file, context.tokeniser) if file else teacher_embeddings(context)
-        width = table.shape[1]
-        if "embedding_size" in settings.bilstm.model_fields_set and config.embedding_size != width:
-            raise UserError(
-                f"the student's embeddings have the width {config.embedding_size}, those of "
-                f"{file or 'the teacher'} {width}",
-                hint=f"use `student.bilstm.embedding_size={width}` or `student.bilstm.embeddings=random`",
-            )
-        return cls(config.model_copy(update={"embedding_size": width}), table)
+        if file:
+            table = word_embeddings(file, context.tokeniser)
+        else:
+            table = teacher_embeddings(context, "student.bilstm.embeddings")
+        if "embedding_size" in settings.bilstm.model_fields_set:
+            check_embedding_width(config.embedding_size, table, "student.bilstm", str(file or "the teacher"))
+        return cls(config.model_copy(update={"embedding_size": table.shape[1]}), table)
 
     def _initialise(self, embeddings: Tensor | None) -> None:
         for layer in (self.projection, self.output):

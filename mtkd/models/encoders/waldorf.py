@@ -7,91 +7,18 @@ own mask: a pooled state is real if at least one of its tokens is.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.encoder import Encoder
+from mtkd.models.encoders.waldorf_settings import STRIDE, WaldorfConfig, WaldorfStudentSettings
 from mtkd.models.fast_dropout import attention, faster
-from mtkd.models.initialisation import InitContext, InitSpec
-from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
-from tasks.common.records import Depth, Units, Vocabulary
+from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_width, teacher_embeddings
+from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.tokens.batching import ModelInputs, Tokens
 
-STRIDE = 4  # tokens per state of a block, after two poolings by 2
 SEGMENTS = 2
-
-
-class WaldorfSettings(Strict):
-    """The sizes of a WaLDORf student.
-
-    The paper gives the numbers of blocks and heads, and "a bit less than a quarter" of the weights of
-    BERT-base. The other sizes are our choice, with ALBERT's embedding size; they give a fifth of the weights.
-
-    Attributes:
-        embedding_size: the width of the embeddings and the lower convolutions.
-        kernel_size: the number of tokens (or states) in the window of a convolution.
-        layers: the number of Transformer blocks.
-        hidden_size: the width of the hidden states of the Transformer blocks.
-        heads: the number of attention heads.
-        intermediate_size: the width of the feed-forward layers of the Transformer blocks.
-        head_size: the width of an attention head; `heads` times `head_size` can differ from `hidden_size`.
-        output_size: the width of the upper convolutions and of the vectors that the task heads read.
-        positions: the maximum sequence length.
-    """
-
-    embedding_size: Units = 128
-    kernel_size: Literal[1, 3, 5, 7] = 3
-    layers: Depth = 8
-    hidden_size: Units = 512
-    heads: Units = 16
-    head_size: Units = 32
-    intermediate_size: Units = 1024
-    output_size: Units = 256
-    positions: Units = 512
-
-
-class WaldorfStudentSettings(StudentSettings):
-    """The settings of a WaLDORf student."""
-
-    kind: Literal["waldorf"] = "waldorf"
-    waldorf: WaldorfSettings = WaldorfSettings()
-
-
-class WaldorfConfig(WaldorfSettings, EncoderConfig):
-    """The configuration of a WaLDORf encoder: its sizes, and what does not come from `student.waldorf`.
-
-    Attributes:
-        vocab_size: the number of token ids.
-        dropout: the dropout probability after the embeddings, attention and feed-forward layers.
-    """
-
-    gives_sequence: ClassVar[bool] = True
-    kind: Literal["waldorf"] = "waldorf"
-    vocab_size: Vocabulary
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-
-    @property
-    def spec(self) -> EncoderSpec:
-        """The sizes; hidden states and scores of the blocks have a quarter of the sequence length."""
-        blocks = frozenset(range(1, self.layers + 1))
-        return EncoderSpec(
-            family=self.kind,
-            layers=self.layers,
-            hidden_size=self.hidden_size,
-            attention_size=self.heads * self.head_size,
-            heads=self.heads,
-            pooled_size=self.output_size,
-            offers=OutputSpec(pooled=True, sequence=True, hidden=blocks | {0}, scores=blocks),
-            stride=STRIDE,
-            embedding_size=self.embedding_size,
-            table="waldorf",
-            mean_pooled=True,
-        )
 
 
 class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
@@ -127,12 +54,25 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     ) -> WaldorfConfig:
         """Derive the configuration from a recipe's settings."""
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
-        return WaldorfConfig.model_validate(settings.waldorf.model_dump() | fixed)
+        if settings.waldorf.takes_teacher_width and init_spec.teacher:
+            fixed["embedding_size"] = init_spec.teacher.spec.width_of(0)
+        return WaldorfConfig.model_validate(settings.waldorf.model_dump(exclude={"embeddings"}) | fixed)
 
     @classmethod
     def build(cls, settings: WaldorfStudentSettings, context: InitContext) -> WaldorfEncoder:
-        """Build a student with random weights."""
-        return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
+        """Build a student with random weights, and the teacher's word embeddings if requested.
+
+        Raises:
+            UserError: there is no teacher, or its vocabulary or the width of its embeddings does not match.
+        """
+        config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
+        if settings.waldorf.embeddings == "random":
+            return cls(config)
+        table = teacher_embeddings(context, "student.waldorf.embeddings")
+        check_embedding_width(config.embedding_size, table, "student.waldorf", "the teacher")
+        encoder = cls(config)
+        encoder.embeddings = nn.Embedding.from_pretrained(table, freeze=False)
+        return encoder
 
     @property
     def positions(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.evaluation.inference_bench import BenchSettings, batch_runner, bench_inference
+from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import ModelInfo
@@ -199,6 +203,27 @@ def test_a_student_of_the_papers_shape() -> None:
         made = WaldorfEncoder(WaldorfConfig(vocab_size=30522))
     assert (made.spec.layers, made.spec.heads, made.spec.stride) == (8, 16, 4)
     assert 20e6 < sum(weight.numel() for weight in made.parameters()) < 110e6 / 4
+
+
+def test_word_embeddings_start_from_the_teacher(tiny_teacher: Path) -> None:
+    teacher = MultiTaskModel.load(tiny_teacher)
+    init_spec = InitSpec(teacher.encoder.config, None)
+    context = InitContext(teacher.tokeniser, teacher.encoder, teacher.tokeniser, init_spec)
+
+    def built(context: InitContext = context, **sizes: object) -> AnyEncoder:
+        settings = student_settings({"kind": "waldorf", "waldorf": {"embeddings": "teacher", **sizes}})
+        return build_student(settings, context)
+
+    table = teacher.encoder.embeddings.weight
+    student = built(hidden_size=8, layers=1)
+    assert student.spec.embedding_size == table.shape[1] == 16
+    assert torch.equal(student.embeddings.weight, table) and student.embeddings.weight is not table
+    assert student.embeddings.weight.requires_grad
+    assert student(batch([5, 7])).pooled.isfinite().all()
+    with pytest.raises(UserError, match="have the width 6, those of the teacher 16"):
+        built(embedding_size=6)
+    with pytest.raises(UserError, match=r"student\.waldorf\.embeddings=teacher needs a teacher"):
+        built(replace(context, teacher=None))
 
 
 def test_the_recipe_from_the_command_line(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
