@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -46,3 +48,29 @@ def test_bench_gpu_runs_on_a_cpu_and_counts_the_operations(
     with FlopCounterMode(display=False) as counter:
         model(batch.inputs, "sst2")
     assert counter.get_total_flops() == pytest.approx(script["forward_flops"](model, 4, 16), rel=0.1)
+
+
+def test_squad_sentences_keeps_the_sentence_with_the_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def row(context: str, *answers: str) -> dict[str, Any]:
+        starts = [context.rindex(answer) for answer in answers]
+        return {
+            "question": question,
+            "context": context,
+            "answers": {"text": answers, "answer_start": starts},
+        }
+
+    context = "Anna slept.  Anna came with Bert. Bert left."
+    rows = [row(context, "Anna", "Anna came"), row(context, "Bert. Bert")]
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "validation"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "squad" / f"{split}.parquet")
+    monkeypatch.setattr(sys, "argv", ["squad_sentences.py", str(tmp_path), str(tmp_path / "out")])
+    runpy.run_path(str(SCRIPTS / "squad_sentences.py"), run_name="__main__")
+    (kept,) = pq.read_table(tmp_path / "out" / "squad" / "train.parquet").to_pylist()
+    assert kept["context"].strip() == "Anna came with Bert."
+    answers = kept["answers"]
+    assert answers["text"] == ["Anna", "Anna came"]
+    for text, start in zip(answers["text"], answers["answer_start"], strict=True):
+        assert kept["context"][start : start + len(text)] == text
