@@ -56,7 +56,6 @@ def test_squad_sentences_keeps_the_sentence_with_the_answer(
     def row(context: str, *answers: str) -> dict[str, Any]:
         starts = [context.rindex(answer) for answer in answers]
         return {
-            "question": question,
             "context": context,
             "answers": {"text": answers, "answer_start": starts},
         }
