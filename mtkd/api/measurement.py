@@ -114,8 +114,8 @@ def predict(
 
     Args:
         task: may be None if the model has only one.
-        source: the rows, with the task's text columns; "-" = standard input.
-        out: another file; "-" = standard output.
+        source: the rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
+        out: another file; "-" or "/dev/stdout" = standard output.
         format: "jsonl", "csv", "tsv" or "parquet", for files whose names do not say it, and for standard
             input and output (by default JSON lines in, and the input's format out).
         block: rows read at once; they are sorted by length, which saves padding.

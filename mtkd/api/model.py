@@ -22,6 +22,7 @@ from mtkd.training.run_record import read_run_record
 from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError
+from tasks.data.tables import is_frame, with_columns
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
@@ -121,23 +122,22 @@ class Model:
 
         Returns:
             One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`; for a
-            DataFrame, the same DataFrame with these as further columns.
+            DataFrame of pandas or polars, the same DataFrame with these as further columns.
 
         Raises:
             UserError: no head for the task, a column is missing or would be replaced, or a value is not text.
                 Missing values of a DataFrame or Series are empty texts, as in a CSV file, with a warning.
         """
         known_task = self.task(task)
-        is_frame = hasattr(rows, "iloc") and hasattr(rows, "columns")
         found = rows_to_predict(known_task, rows)
         if found is None:
-            return rows if is_frame else []
+            return rows if is_frame(rows) else []
         predictions = list(predict_rows(self.module, known_task, found, batch))
-        if not is_frame:
+        if not is_frame(rows):
             return predictions
         if not replace:
             require_free(list(rows.columns), predictions[0], "the DataFrame")
-        return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
+        return with_columns(rows, {key: [row[key] for row in predictions] for key in predictions[0]})
 
     @checked
     @remote_paths("data", "tasks", "against", "encoder")

@@ -2,12 +2,15 @@
 
 The library names its arguments, since a notebook has no options: `out`, `limit=400`, `overwrite=True`, and
 settings by their dotted names: `train.lr=1e-4`. On the command line these are --out, --limit 400, --overwrite
-and --set train.lr=1e-4. Functions that hints name, such as `mtkd.list_recipes()`, become commands.
+and --set train.lr=1e-4. The labels of a task, `teacher_labels={'rte': ['a', 'b']}`, become
+--teacher-labels rte=a,b. Functions that hints name, such as `mtkd.list_recipes()`, become commands.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 
 # Settings whose names have no dot, so that they look like arguments.
 SETTINGS = frozenset(
@@ -53,6 +56,8 @@ def as_options(text: str) -> str:
         if name in SETTINGS:
             return f"--set {name}={value}" if value else match.group(0)
         flag = f"--{name.replace('_', '-')}"
+        if name == "teacher_labels" and value:
+            return f"{flag} {_assignments(value)}"
         if value == "False":
             return f"--no-{flag.removeprefix('--')}"
         return flag if value in (None, "True") else f"{flag} {value}"
@@ -66,3 +71,12 @@ def as_options(text: str) -> str:
 
     text = _CALL.sub(lambda match: COMMANDS[match[0].strip("`")], text)
     return _ARGUMENT.sub(option, _SETTING.sub(setting, text))
+
+
+def _assignments(mapping: str) -> str:
+    """The value of an option for a task and its labels in Python: {'rte': ['a', 'b']} is rte=a,b."""
+    try:
+        [(task, labels)] = ast.literal_eval(mapping).items()
+    except (ValueError, SyntaxError, AttributeError):  # of something else
+        return mapping
+    return shlex.quote(f"{task}={','.join('...' if label is ... else str(label) for label in labels)}")

@@ -13,6 +13,7 @@ from mtkd.cli.measure import batch_option, models_option
 from mtkd.cli.options import PATH, THREADS, device_option, report_options, say, show, table
 from mtkd.training.interrupts import sigterm_exits
 from tasks.common.errors import UserError, counted
+from tasks.data.text_lines import STANDARD, output_path
 
 if TYPE_CHECKING:
     from mtkd.evaluation.prediction import SubmissionFile
@@ -94,7 +95,7 @@ def predict(
             "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
         )
-    if json_file == "-" and str(out) == "-":
+    if json_file == "-" and output_path(out) == STANDARD:
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
     with sigterm_exits():
         count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **options)

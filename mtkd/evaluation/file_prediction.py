@@ -16,7 +16,7 @@ from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.text_lines import STANDARD
+from tasks.data.text_lines import STANDARD, input_path, output_path
 from tasks.task import Task
 
 BLOCK = 8192
@@ -49,6 +49,7 @@ def predict_file(
     Raises:
         UserError: as for `mtkd.predict`.
     """
+    source, out = input_path(source), output_path(out)
     read_format, write_format = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,8 @@ class _Finetune(TrainingJob):
         return new < old if self.settings.train.metric == "loss" else new > old
 
     def _name(self, trial: TrainSettings) -> str:
-        return f"{trial.lr:g}" + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
+        rate = rate_names(self.settings.learning_rates)[trial.lr]
+        return rate + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
 
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
@@ -191,3 +193,10 @@ class _Finetune(TrainingJob):
             write_record(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result
+
+
+def rate_names(rates: Sequence[float]) -> dict[float, str]:
+    """The name of each learning rate: six digits, or all digits if another rate has the same six."""
+    short = {rate: f"{rate:g}" for rate in rates}
+    same = Counter(short.values())
+    return {rate: name if same[name] == 1 else repr(rate) for rate, name in short.items()}

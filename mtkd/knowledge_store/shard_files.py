@@ -101,16 +101,17 @@ class Shard:
 
 
 def check_shards(directory: Path, manifest: StoreManifest) -> None:
-    """Check that all shards of a store are there and have the fields and rows of the manifest.
+    """Check that all shards of a store are there and have the sizes of the manifest.
 
-    Their digests are compared when they are first read.
+    No shard is opened, as a large store has tens of thousands, which every process would open. Their
+    digests, fields and rows are checked when they are first read (`ShardReader`).
 
     Raises:
-        UserError: a shard is missing or damaged.
+        UserError: a shard is missing or has another size.
     """
-    fields = _fields_by_task(manifest)
-    for shard in manifest.shards:
-        _open_shard(directory, shard, fields[shard.task], digest=False)
+    states = {shard.file: shard.damage(directory, digest=False) for shard in manifest.shards}
+    if damaged := {file: state for file, state in states.items() if state}:
+        raise damage_error(directory, damaged)
 
 
 def _fields_by_task(manifest: StoreManifest) -> dict[str, list[Field]]:
@@ -119,7 +120,7 @@ def _fields_by_task(manifest: StoreManifest) -> dict[str, list[Field]]:
 
 
 def _open_shard(directory: Path, shard: ShardEntry, fields: Iterable[Field], *, digest: bool) -> Shard:
-    if (state := shard.damage(directory, digest=digest)) is not None:
+    if state := shard.damage(directory, digest=digest):
         raise damage_error(directory, {shard.file: state})
     try:
         opened = Shard(directory / shard.file)

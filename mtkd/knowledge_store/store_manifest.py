@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,8 +155,10 @@ def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
 
 
 def damage_error(directory: Path, states: Mapping[str, str]) -> UserError:
-    """The error that names damaged shards."""
+    """The error that names damaged shards, at most three of them."""
+    named = [f"shard {directory / file} {state}" for file, state in itertools.islice(states.items(), 3)]
+    more = len(states) - len(named)
     return UserError(
-        "; ".join(f"shard {directory / file} {state}" for file, state in states.items()),
+        "; ".join(named) + (f"; and {more:,} more" if more else ""),
         hint=f"mtkd store build --repair --out {directory} rebuilds only the damaged shards",
     )

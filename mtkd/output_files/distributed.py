@@ -6,14 +6,18 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.common.errors import UserError, reason_of
+from tasks.common.files import LockedError, locked
 from tasks.common.launcher import check_launch
+from tasks.common.progress import say
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+_ROUND = 5.0  # seconds that rank 0 waits for a lock before it tells the others
 _OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_")
 
 
@@ -44,6 +48,44 @@ class ProcessGroup:
 
 
 ALONE = ProcessGroup()
+
+
+@contextlib.contextmanager
+def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
+    """Lock a directory in the process with rank 0, as soon as it is free; every process must call this.
+
+    There is no limit on the time, since another job may write there for hours. While rank 0 waits, the
+    processes exchange a message every few seconds: in one long exchange the other processes would fail after
+    the time limit of torch.distributed. Rank 0 says once what it waits for.
+
+    Raises:
+        UserError: the directory cannot be created.
+    """
+    with contextlib.ExitStack() as stack:
+        is_waiting = False
+        while not _same_for_all(ranks, lambda: _try_to_lock(stack, directory)):
+            if ranks.first and not is_waiting:
+                say(f"waiting for another process, which is writing {directory}")
+            is_waiting = True
+        yield
+
+
+def _try_to_lock(stack: contextlib.ExitStack, directory: Path) -> bool:
+    try:
+        stack.enter_context(locked(directory, wait=_ROUND))
+    except LockedError:
+        return False
+    return True
+
+
+def _same_for_all(ranks: ProcessGroup, compute: Callable[[], bool]) -> bool:
+    """What a function returns in the process with rank 0."""
+    outcome = [compute() if ranks.first else False]
+    if ranks.count > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(outcome)
+    return outcome[0]
 
 
 def disable_ram_efficient_loading() -> None:

@@ -52,9 +52,10 @@ def read_parts(
         validation, unlabelled: files whose role is given.
 
     Raises:
-        UserError: a file does not exist or cannot be read, two files have the same role, or none is for
-            training.
+        UserError: a file does not exist or cannot be read, is given twice, has the same role as another, or
+            none is for training.
     """
+    _refuse_repeated([*names, *([validation] if validation else []), *unlabelled])
     splits: dict[str, Part] = {}
     others: list[Part] = []
     if len(names) == 1 and not Path(names[0]).exists() and not _is_file_name(names[0]):
@@ -74,6 +75,21 @@ def read_parts(
     if "train" not in splits:
         raise UserError(f"none of {', '.join(names)} is for training", hint="name the training file, too")
     return splits, others
+
+
+def _refuse_repeated(files: Sequence[str | Path]) -> None:
+    """Raise UserError if a file is given twice, also by another path."""
+    known: dict[Path, str] = {}
+    for file in map(str, files):
+        real = Path(file).resolve()
+        if real in known:
+            other = "" if known[real] == file else f", also as {known[real]}"
+            raise UserError(
+                f"{file} is given twice{other}",
+                expected="each file once",
+                hint="leave one out; without validation rows, some of the training rows are split off",
+            )
+        known[real] = file
 
 
 def _add(splits: dict[str, Part], role: str, part: Part) -> None:

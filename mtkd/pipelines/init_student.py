@@ -59,7 +59,8 @@ def plan_student(
         as_named: how the pipeline names a recipe or model; a path relative to its own.
 
     Raises:
-        UserError: unknown recipe or teacher, or they do not fit; or no control without the teacher exists.
+        UserError: unknown recipe or teacher, or they do not fit; a teacher without its tokeniser; or no
+            control without the teacher exists.
     """
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
@@ -76,6 +77,8 @@ def plan_student(
     validated = validate_run(
         settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
+    if teacher and validated.teacher:
+        validated.teacher.tokeniser()
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,13 @@ from torch import Tensor
 from mtkd.device import worker_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.output_files.distributed import ProcessGroup
+from mtkd.output_files.distributed import ProcessGroup, locked_by_first
 from mtkd.output_files.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.digests import DIGESTS, damaged_files, write_digests
 from tasks.common.errors import UserError
-from tasks.common.files import locked, remove_leftovers
+from tasks.common.files import remove_leftovers
 from tasks.common.mapped import release_pages
 from tasks.common.progress import Advance, progress
 from tasks.task import Task
@@ -139,7 +138,7 @@ def cache_logits(
     setup = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
     if load and workers.in_other_processes:
         setup = partial(_logits_maker, load, precision, batch_size)
-    with locked(directory, wait=True) if ranks.first else nullcontext():  # other runs may use this teacher
+    with locked_by_first(directory, ranks):  # other runs may use this teacher
         for path in filter(Path.is_dir, directories) if ranks.first else ():
             remove_leftovers(path)
             for file in damaged_files(path):  # is computed again

@@ -58,11 +58,11 @@ def label_order(
         raise UserError(
             f"the outputs of {who} are named {shorten(names)}, but the labels of the task {task.name!r} are "
             f"{shorten(labels)}",
-            hint=f"name the task's labels in the order of the outputs: `teacher_labels={_example(task)}`",
+            hint=f"name the task's labels in the order of the outputs: {_example(task)}",
         )
     warning = (
         f"{who} does not name its outputs ({shorten(names)}): they are taken as {shorten(labels)}, in this "
-        f"order. If another order is right, pass `teacher_labels={_example(task)}` with the labels "
+        f"order. If another order is right, pass {_example(task)} with the labels "
         "in that order."
     )
     return tuple(range(len(labels))), warning
@@ -70,8 +70,13 @@ def label_order(
 
 def _example(task: Task) -> str:
     """The form of the argument, with placeholders: real labels would look like advice to use that order."""
-    places = ("FIRST", "SECOND", "THIRD")[: len(task.labels)]
-    return f"{task.name}={','.join(places)}" + (",..." if len(task.labels) > len(places) else "")
+    places = ", ".join(map(repr, ("FIRST", "SECOND", "THIRD")[: len(task.labels)]))
+    return _labels_argument(task, places + (", ..." if len(task.labels) > 3 else ""))
+
+
+def _labels_argument(task: Task, names: str) -> str:
+    """The argument as Python code; the command line turns it into an option (`mtkd.cli.flags`)."""
+    return f"`teacher_labels={{{task.name!r}: [{names}]}}`"
 
 
 def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> None:
@@ -130,7 +135,7 @@ def _compared(task: Task, order: Sequence[int], better: BetterOrder) -> str:
 
 
 def _argument(task: Task, order: Sequence[int], better: BetterOrder) -> str:
-    return f"`teacher_labels={task.name}={','.join(_by_output(better.labels, order))}`"
+    return _labels_argument(task, ", ".join(map(repr, _by_output(better.labels, order))))
 
 
 def _by_output(labels: Sequence[str], order: Sequence[int]) -> list[str]:

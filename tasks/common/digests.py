@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +47,49 @@ def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:
         names: the files to check, where recorded; None = all.
 
     Raises:
-        UserError: a file is missing or has changed.
+        UserError: a file is missing or has changed, or the digests cannot be read.
     """
-    if damaged := damaged_files(directory, names):
+    if damaged := _changed_files(directory, _recorded(directory), names):
         raise UserError(f"{directory / damaged[0]} is missing or damaged", hint=_HINT)
 
 
 def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequence[str]:
-    """The files that are missing or have changed; see `check_digests`."""
-    if not os.path.lexists(directory / DIGESTS):
-        return []
-    files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
-    if not isinstance(files, dict) or not all(map(is_plain_path, files)):
+    """The files that are missing or have changed; see `check_digests`.
+
+    If `digests.json` is damaged, it alone is returned, since the others cannot be checked.
+
+    Raises:
+        UserError: the disk failed to read `digests.json`.
+    """
+    try:
+        digests = _recorded(directory)
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         return [DIGESTS]
-    requested = files if names is None else [name for name in names if name in files]
+    return _changed_files(directory, digests, names)
+
+
+def _recorded(directory: Path) -> Mapping[str, Any] | None:
+    """The digest of each file; {} if none are recorded, None if they have another form.
+
+    Raises:
+        UserError: the file cannot be read, is not JSON, or has changed since it was written.
+    """
+    if not os.path.lexists(directory / DIGESTS):
+        return {}
+    files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
+    return files if isinstance(files, dict) and all(map(is_plain_path, files)) else None
+
+
+def _changed_files(
+    directory: Path, digests: Mapping[str, Any] | None, names: Iterable[str] | None
+) -> Sequence[str]:
+    if digests is None:
+        return [DIGESTS]
+    requested = digests if names is None else [name for name in names if name in digests]
     return [
         name
         for name in requested
-        if not (directory / name).is_file() or quick_digest(directory / name) != files[name]
+        if not (directory / name).is_file() or quick_digest(directory / name) != digests[name]
     ]

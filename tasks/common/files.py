@@ -218,18 +218,23 @@ def _make_directory(path: Path) -> None:
         raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
 
 
+class LockedError(UserError):
+    """Another process holds the lock of a directory."""
+
+
 @contextlib.contextmanager
-def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(out: Path, *, wait: bool | float = False) -> Iterator[None]:
     """Lock the directory `out` against other processes, also those of other machines that share it.
 
     The lock is released however the process ends; the file `LOCK` stays. Temporary files that killed
     processes left in `out` are removed.
 
     Args:
-        wait: wait until the lock is free instead of raising.
+        wait: wait until the lock is free instead of raising; or for so many seconds at most.
 
     Raises:
-        UserError: another process holds the lock, or the directory cannot be created.
+        LockedError: another process holds the lock.
+        UserError: the directory cannot be created.
     """
     import filelock
 
@@ -238,9 +243,9 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
         _make_directory(out)
         lock = filelock.FileLock(out / LOCK, mode=0o666 & ~_UMASK)
         try:
-            lock.acquire(timeout=-1 if wait else 0)
+            lock.acquire(timeout=-1 if wait is True else float(wait))
         except filelock.Timeout as error:
-            raise UserError(
+            raise LockedError(
                 f"another process is writing {out}",
                 hint="wait until it has finished, or choose another `out`",
             ) from error

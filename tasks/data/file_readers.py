@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic_core import from_json
 
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import require_file
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table, without_views
 from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
@@ -208,11 +209,22 @@ def suffix_of(path: Path) -> str | None:
 
 
 def _format(path: Path) -> str:
-    if (suffix := suffix_of(path)) is None:
-        hint = "write one JSON object per line, into a file whose name ends in .jsonl"
-        is_json = path.name.lower().removesuffix(".gz").endswith(".json")
-        raise unknown("kind of data file", path.suffix or path.name, READERS, hint=hint if is_json else None)
-    return suffix
+    if (suffix := suffix_of(path)) is not None:
+        return suffix
+    kind = path.suffix or path.name
+    hint = None
+    if path.name.lower().endswith(".json"):
+        code = f"import json; [print(json.dumps(row)) for row in json.load(open({json.dumps(str(path))}))]"
+        lines = shlex.quote(str(path.with_suffix(".jsonl")))
+        convert = f"python -c {shlex.quote(code)} > {lines}"
+        hint = f"write one JSON object per line. For an array of objects: {convert}"
+    elif path.name.lower().endswith(".json.gz"):
+        hint = "write one JSON object per line, into a file whose name ends in .jsonl.gz"
+    raise UserError(
+        f"{path}: unknown kind of data file {kind!r}{did_you_mean(kind, list(READERS))}",
+        expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), also with .gz; or .parquet",
+        hint=hint,
+    )
 
 
 def read_file(path: Path, texts: Sequence[str]) -> RawTable:

@@ -45,6 +45,23 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     return table if table.num_columns else _of_records([], list(columns))
 
 
+def is_frame(rows: Any) -> bool:
+    """True for a DataFrame of pandas or polars."""
+    return hasattr(rows, "columns") and (hasattr(rows, "iloc") or _is_polars(rows))
+
+
+def with_columns(frame: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
+    """A copy of a DataFrame of pandas or polars with further columns, which replace those of their names."""
+    if hasattr(frame, "iloc"):
+        return frame.assign(**columns)
+    return frame.with_columns(type(frame)(columns).get_columns())
+
+
+def _is_polars(rows: Any) -> bool:
+    """True for a DataFrame or Series of polars, which is not imported here."""
+    return hasattr(rows, "fill_null") and hasattr(rows, "to_arrow")
+
+
 def without_missing(rows: Any, columns: Sequence[str]) -> Any:
     """A DataFrame or Series of pandas or polars with empty texts in place of missing values.
 
@@ -58,7 +75,7 @@ def without_missing(rows: Any, columns: Sequence[str]) -> Any:
     if hasattr(rows, "isna") and rows.columns.is_unique:
         gaps = [name for name in columns if name in rows.columns and rows[name].isna().any()]
         return rows.assign(**{name: without_missing(rows[name], ()) for name in gaps})
-    if hasattr(rows, "fill_null") and hasattr(rows, "to_arrow"):  # polars
+    if _is_polars(rows):
         if not hasattr(rows, "columns"):
             return rows.fill_null("")
         present = [name for name in columns if name in rows.columns]

@@ -19,8 +19,20 @@ from tasks.common.reading import require_file
 from tasks.data.raw_table import UnreadableLine
 
 STANDARD = Path("-")  # standard input, or output
+_INPUTS = frozenset(map(Path, ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")))
+_OUTPUTS = frozenset(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def input_path(path: Path) -> Path:
+    """The path of an input; `STANDARD` for the paths that systems give to standard input."""
+    return STANDARD if path in _INPUTS else path
+
+
+def output_path(path: Path) -> Path:
+    """The path of an output; `STANDARD` for the paths that systems give to standard output."""
+    return STANDARD if path in _OUTPUTS else path
 
 
 def shown(path: Path) -> str:

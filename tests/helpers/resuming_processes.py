@@ -1,14 +1,17 @@
-"""What `test_checkpoint.py` runs in two processes: each of them resumes from the same checkpoints."""
+"""What tests run in two processes: each resumes from the same checkpoints, or waits for the same lock."""
 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import nn
 
+from mtkd.output_files import distributed
 from mtkd.settings import TrainSettings
 from mtkd.training import checkpoint
 from mtkd.training.loop import StepPlan, TrainingLoop
@@ -49,3 +52,14 @@ def resume(directory: str) -> None:
     rank = loop.accelerator.process_index
     assert isinstance(loop.train_module, nn.Linear)
     Path(directory, f"rank-{rank}").write_text(f"{loop.position.step} {loop.train_module.weight.item():.1f}")
+
+
+def wait_for_lock(directory: str) -> None:
+    """Wait for a lock in this process, with short limits of the time that processes wait for each other."""
+    distributed._ROUND = 1.0
+    state = PartialState(cpu=True, timeout=timedelta(seconds=4))
+    group = distributed.ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)
+    if group.first:
+        (Path(directory) / "started").touch()
+    with distributed.locked_by_first(Path(directory) / "logits", group):
+        (Path(directory) / f"rank-{group.number}").touch()

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,61 @@ def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
     assert frame["sentence"].isna().tolist() == [False, True]
     with pytest.raises(mtkd.UserError, match="null instead of text"):
         teacher.predict("sst2", [{"sentence": None}])
+
+
+class PolarsFrame:
+    """The part of polars.DataFrame that mtkd calls, for machines without polars."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self._table = pa.table(columns)
+
+    @property
+    def columns(self) -> list[str]:
+        return self._table.column_names
+
+    def __getitem__(self, name: str) -> pandas.Series:
+        return pandas.Series(self._table[name].to_pylist(), name=name)
+
+    def to_arrow(self) -> pa.Table:
+        return self._table
+
+    def to_dict(self, *, as_series: bool) -> dict[str, list[Any]]:
+        assert not as_series
+        return self._table.to_pydict()
+
+    def get_columns(self) -> list[pandas.Series]:
+        return [self[name] for name in self.columns]
+
+    def with_columns(self, columns: Iterable[pandas.Series]) -> PolarsFrame:
+        return PolarsFrame(self._table.to_pydict() | {str(column.name): list(column) for column in columns})
+
+    def fill_null(self, value: str) -> None:
+        raise AssertionError("the stand-in has no missing values")
+
+
+@pytest.fixture(params=["polars", "stand-in"])
+def polars_frame(request: pytest.FixtureRequest) -> Any:
+    """The class DataFrame of polars, or a stand-in."""
+    return PolarsFrame if request.param == "stand-in" else pytest.importorskip("polars").DataFrame
+
+
+def test_a_frame_of_polars_gets_columns_as_one_of_pandas(
+    polars_frame: Any, teacher: mtkd.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pandas.Series, "fill_null", lambda self, value: self.fillna(value), raising=False)
+    columns = {"sentence": ["a fine film .", "a dull film ."], "n": [1, 2]}
+    frame, expected = polars_frame(columns), teacher.predict("sst2", columns)
+    found = teacher.predict("sst2", frame)
+    assert type(found) is polars_frame and frame.columns == ["sentence", "n"]
+    got = found.to_dict(as_series=False)
+    assert list(got) == [*columns, *expected[0]]
+    assert got == columns | {key: [row[key] for row in expected] for key in expected[0]}
+    with pytest.raises(mtkd.UserError, match="the DataFrame already has the column 'prediction'"):
+        teacher.predict("sst2", found)
+    again = teacher.predict("sst2", found, replace=True)
+    assert again.to_dict(as_series=False) == got
+    empty = polars_frame({"sentence": []})
+    assert teacher.predict("sst2", empty) is empty
 
 
 def test_columns_of_a_frame_are_not_replaced_silently(teacher: mtkd.Model) -> None:

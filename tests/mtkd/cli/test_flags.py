@@ -21,6 +21,8 @@ from mtkd.cli.flags import as_options
         ("`pairs=cross-encoder`", "--set pairs=cross-encoder"),
         ("`max_length=64`", "--set max_length=64"),
         ("`limit` of `train.lr`", "--limit of `train.lr`"),
+        ("`teacher_labels={'rte': ['a', 'b', ...]}`", "--teacher-labels rte=a,b,..."),
+        ("`teacher_labels={'x': ['not good', \"isn't\"]}`", """--teacher-labels 'x=not good,isn'"'"'t'"""),
     ],
 )
 def test_arguments_become_options(message: str, shown: str) -> None:

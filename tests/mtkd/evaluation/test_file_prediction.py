@@ -139,6 +139,15 @@ def test_standard_input_is_read_no_further_than_needed(
     assert json.loads(lines[9999])["text"] == "row 9999" and len(lines) == 10_000
 
 
+@pytest.mark.parametrize("names", [("/dev/stdin", "/dev/stdout"), ("/dev/fd/0", "/proc/self/fd/1")])
+def test_device_names_of_standard_input_and_output(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a word"}\n{"text": "more"}\n')))
+    assert predict_file(by_length, TASK, *map(Path, names)) == 2
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["a word", "more"]
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     sizes = []
     for count in (1000, 10_000):

@@ -12,7 +12,7 @@ from small_students import SMALL_LSTM
 
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.evaluate import evaluate
-from mtkd.jobs.finetune import finetune
+from mtkd.jobs.finetune import finetune, rate_names
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.losses.logits import LogitsMSE, SoftLabels
@@ -189,6 +189,17 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
         longer = settings.model_copy(update={"max_length": 5000})
         finetune(Request("pocket", "rte", tmp_path / "not"), longer, tiny_teacher)
     assert not (tmp_path / "not").exists()
+
+
+def test_learning_rates_that_are_nearly_equal_have_names_and_folders_of_their_own(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    assert list(rate_names([2e-5, 1e-4, 5e-4]).values()) == ["2e-05", "0.0001", "0.0005"]
+    close = [1e-3, 1.0000001e-3]
+    assert list(rate_names([*close, *close, 0.1]).values()) == ["0.001", "0.0010000001", "0.1"]
+    settings = load_settings("finetune", "finetune", {"learning_rates": close, "train.epochs": 1})
+    run = finetune(Request("pocket", "rte", tmp_path / "run", 32, 16), settings, tiny_teacher)
+    assert set(run.record["tried"]) == {"0.001", "0.0010000001"}
 
 
 def test_rows_are_tokenised_once(tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,11 +27,12 @@ from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
 from mtkd.jobs.knowledge_store.plan_store import StoreRequest, plan_store
 from mtkd.jobs.request import Request
 from mtkd.knowledge_store.contents import LogitsLayout
-from mtkd.knowledge_store.shard_files import Shard
+from mtkd.knowledge_store.shard_files import Shard, ShardReader, check_shards
 from mtkd.knowledge_store.sizing import amount, choose_selection
 from mtkd.knowledge_store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.output_files.safetensors_shards import Header, read_header
 from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput
 from mtkd.output_files.worker_pools import Workers
 from mtkd.outputs import OutputSpec
@@ -377,6 +379,37 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
         refused = mtkd(*words)
         assert refused.code == 2 and "is not the path of a file inside" in refused.err
     assert (tmp_path / "victim").read_text() == "work of years" and files_of(store) == before
+
+
+def test_shards_are_opened_only_when_they_are_read(
+    tiny_teacher: Path, tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = built(tmp_path / "store", tiny_teacher)
+    manifest = read_store_manifest(store)
+    opened: list[str] = []
+
+    def read(path: Path) -> Header:
+        opened.append(path.name)
+        return read_header(path)
+
+    monkeypatch.setattr("mtkd.knowledge_store.shard_files.read_header", read)
+    check_shards(store, manifest)
+    assert not opened
+    first, *_, last = manifest.shards_of("rte")
+    fields = manifest.contents.fields(LogitsLayout(2))
+    ShardReader(store, manifest).read("rte", np.array([0]), fields)
+    assert opened == [Path(first.file).name]
+    other = replace(last, task="rte", rows=last.rows + 1)  # the digest is right, but not what it holds
+    shards = (*(shard for shard in manifest.shards if shard.file != last.file), other)
+    tasks = tuple(replace(task, rows=task.rows + (task.name == "rte")) for task in manifest.tasks)
+    wrong = replace(manifest, tasks=tasks, shards=shards)
+    check_shards(store, wrong)
+    with pytest.raises(UserError, match=r"shard .* cannot be read: .*\n  hint: mtkd store build --repair"):
+        ShardReader(store, wrong).read("rte", np.array([wrong.task("rte").rows - 1]), fields)
+    for shard in manifest.shards:
+        (store / shard.file).unlink()
+    with pytest.raises(UserError, match=rf"{Path(first.file).name} is missing.* more\n"):
+        check_shards(store, manifest)
 
 
 def test_only_damaged_shards_are_named_and_repaired(

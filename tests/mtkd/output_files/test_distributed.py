@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mtkd.output_files.distributed import ALONE, launched
-from tasks.common.files import locked
+from mtkd.output_files.distributed import ALONE, launched, locked_by_first
+from tasks.common.files import LockedError, locked
 from tasks.data.corpus_reader import read_corpus
 
 
@@ -44,3 +47,41 @@ def test_an_error_of_the_first_process_is_the_only_one(tmp_path: Path, processes
         done = processes.run(*words, "--out", tmp_path / "out", count=2)
     assert done.code == 2 and "another process is writing" in done.err
     assert "lost the connection to another process" in done.err and "Traceback" not in done.err
+
+
+def test_a_job_says_once_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mtkd.output_files.distributed._ROUND", 0.1)
+    release = threading.Timer(1.0, lambda: held.close())
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(tmp_path / "logits"))
+        release.start()
+        with locked_by_first(tmp_path / "logits", ALONE):
+            with pytest.raises(LockedError), locked(tmp_path / "logits"):
+                pass
+            assert release.finished.is_set()
+    said = capsys.readouterr().err
+    assert said == f"waiting for another process, which is writing {tmp_path / 'logits'}\n"
+    with locked_by_first(tmp_path / "logits", ALONE):
+        pass
+    assert capsys.readouterr().err == "", "nothing is said about a lock that is free"
+
+
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_processes_wait_for_a_lock_longer_than_for_each_other(tmp_path: Path, processes: Any) -> None:
+    def release() -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        time.sleep(8)  # seconds; the processes wait for each other 4 at most
+        held.close()
+
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(tmp_path / "logits"))
+        thread = threading.Thread(target=release)
+        thread.start()
+        done = processes.run(tmp_path, count=2, call="resuming_processes:wait_for_lock")
+        thread.join()
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0", "rank-1"]
+    assert done.err.count("waiting for another process") == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,11 +212,18 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"head.csv": "text,label\n"}, [], ["head.csv has no rows"]),
         ({"one.csv": "text\na b\n"}, [], ["one.csv has one column, 'text'", "--unlabelled FILE"]),
         ({"bad.jsonl": BAD}, [], ["9 lines of bad.jsonl", "line 2: not JSON"]),
-        ({"rows.txt": "a"}, [], ["unknown kind of data file '.txt'"]),
+        (
+            {"rows.txt": "a"},
+            [],
+            ["rows.txt: unknown kind of data file '.txt'", "expected: .csv, .tsv, .jsonl"],
+        ),
         ({"dev.csv": ROWS, "test.csv": ROWS}, [], ["is for training"]),
         ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows"]),
         ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE"]),
-        ({"a.csv": ROWS}, ["--unlabelled", "a.csv"], ["both hold labelled rows"]),
+        ({"a.csv": ROWS}, ["--unlabelled", "a.csv"], ["a.csv is given twice"]),
+        ({"a.csv": ROWS}, ["a.csv"], ["a.csv is given twice"]),
+        ({"a.csv": ROWS}, ["--validation", "./b/../a.csv"], ["a.csv is given twice, also as a.csv"]),
+        ({"a.csv": ROWS, "b.csv": ROWS}, ["--unlabelled", "b.csv"], ["b.csv is given twice"]),
         ({"a.csv": ROWS}, ["--validation", "b.csv"], ["no such file: b.csv (did you mean 'a.csv'?)"]),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
@@ -240,6 +249,18 @@ def test_mistakes_are_one_error_and_nothing_is_written(
     assert answered.code == 2 and "Traceback" not in answered.err, answered
     assert all(part in answered.err for part in parts), answered.err
     assert not Path("job").exists()
+
+
+def test_the_hint_about_a_json_file_converts_it(
+    tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my rows.json").write_text(json.dumps(ROWS))
+    answered = mtkd("init", "my rows.json", "--out", "job")
+    assert answered.code == 2 and "my rows.json: unknown kind of data file '.json'" in answered.err
+    command = answered.err.partition("array of objects: python ")[2].strip()
+    subprocess.run(f"{sys.executable} {command}", shell=True, check=True)
+    assert [json.loads(line) for line in Path("my rows.jsonl").read_text().splitlines()] == ROWS
 
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "some-one/no-such-data"])

@@ -133,6 +133,19 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert not (reviews.parent / "job").exists()
 
 
+def test_a_teacher_without_its_tokeniser_is_refused_before_anything_is_written(
+    reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
+) -> None:
+    teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
+    for file in teacher.iterdir():
+        if file.name not in ("config.json", "model.safetensors"):
+            file.unlink()
+    refused = mtkd("init", reviews, "--out", reviews.parent / "job", "--teacher", teacher)
+    assert refused.code == 2 and "tokeniser of" in refused.err and str(teacher) in refused.err, refused.err
+    assert "Traceback" not in refused.err and "hint:" in refused.err
+    assert not (reviews.parent / "job").exists()
+
+
 def test_dry_run_and_quiet(reviews: Path, mtkd: Any) -> None:
     out = reviews.parent / "job"
     shown = mtkd("init", reviews, "--out", out, "--dry-run")

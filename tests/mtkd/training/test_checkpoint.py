@@ -50,6 +50,44 @@ def test_the_checkpoint_before_a_damaged_one_is_used(checkpoints: Path, file: st
     assert [entry.name for entry in checkpoints.iterdir()] == ["step-000000002"]
 
 
+@pytest.mark.parametrize(
+    "damage", [b"", b"\xff" * 99, b"[]", b"{}", b'{"files": {"../x": "0"}}', "directory", "changed"]
+)
+def test_the_checkpoint_before_one_with_damaged_digests_is_used(
+    damage: bytes | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (2, 4):
+        save_checkpoint(tmp_path, *trained(), Position(step=step))
+    digests = tmp_path / "step-000000004" / "digests.json"
+    if damage == "changed":
+        assert '"algorithm": "xxh3_128"' in digests.read_text()
+        digests.write_text(digests.read_text().replace("xxh3_128", "xxh3_129"))
+    elif isinstance(damage, bytes):
+        digests.write_bytes(damage)
+    else:
+        digests.unlink()
+        digests.mkdir()
+    position = restore_checkpoint(tmp_path, *trained())
+    assert position is not None and position.step == 2
+    assert (
+        "step-000000004 is damaged; training resumes from the checkpoint before it" in capsys.readouterr().err
+    )
+
+
+def test_an_error_of_reading_the_digests_removes_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, *trained(), Position(step=2))
+
+    def fail(file: Path, *_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("tasks.common.reading.open", fail, raising=False)
+    with pytest.raises(UserError, match=r"cannot read .*digests\.json: Input/output error"):
+        restore_checkpoint(tmp_path, *trained())
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_an_error_of_reading_removes_no_checkpoint(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

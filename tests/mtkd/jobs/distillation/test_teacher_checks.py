@@ -55,14 +55,15 @@ def test_with_few_rows_the_likely_order_is_named_and_not_more_training(check: Ch
     assumed, remark = check(12, 0, 0.75)
     assert "LABEL_0, LABEL_1" in assumed
     assert "scores 0.250 on sst2/validation; its outputs may be in another order: as negative" in remark
-    assert "they agree with 3 of 12 labels" in remark and "`teacher_labels=sst2=positive,negative`" in remark
+    assert "they agree with 3 of 12 labels" in remark
+    assert "`teacher_labels={'sst2': ['positive', 'negative']}`" in remark
     assert "Refine it longer" not in remark
 
 
 def test_training_rows_decide_if_validation_rows_cannot(check: Check) -> None:
     with pytest.raises(UserError, match="agree with 28 of 112 labels") as refused:
         check(12, 100, 0.75)
-    assert refused.value.hint is not None and "sst2=positive,negative" in refused.value.hint
+    assert refused.value.hint is not None and "{'sst2': ['positive', 'negative']}" in refused.value.hint
 
 
 def test_a_weak_teacher_in_the_right_order_should_be_refined(check: Check) -> None:
