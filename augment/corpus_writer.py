@@ -159,7 +159,10 @@ def write_corpus(
         source = rows[shard.task]
         if isinstance(source, RowsInFiles):
             in_files = source.slice(shard.rows[0], shard.rows[-1] + 1)
-            return None if load else job.augmenter, in_files, shard.per_row
+            method = None if load else job.augmenter
+            if method and getattr(method, "reads_files", False):
+                method = method.part(in_files)
+            return method, in_files, shard.per_row
         part = _plain_strings(source.take(np.asarray(shard.rows)))
         release_pages()
         augmenter = (

@@ -29,7 +29,8 @@ def plan_source_rows(
     workers: Workers,
 ) -> dict[str, FileRows]:
     """Task -> its training rows, for those tasks whose rows this process need not read (docs/scale.md)."""
-    if limit is not None or not workers.in_other_processes or not works_row_by_row(augmenter):
+    can_plan = works_row_by_row(augmenter) or getattr(augmenter, "reads_files", False)
+    if limit is not None or not workers.in_other_processes or not can_plan:
         return {}
     planned = {}
     for task in tasks:
