@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -158,7 +158,7 @@ def write_corpus(
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, SourceRows, int]:
         source = rows[shard.task]
         if isinstance(source, RowsInFiles):
-            in_files = source.slice(shard.rows[0], shard.rows[-1] + 1)
+            in_files: Any = source.slice(shard.rows[0], shard.rows[-1] + 1)
             method = None if load else job.augmenter
             if method and getattr(method, "reads_files", False):
                 method = method.part(in_files)
