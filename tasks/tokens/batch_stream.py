@@ -7,8 +7,6 @@ from zlib import crc32
 import numpy as np
 
 from tasks.common.errors import UserError
-from tasks.common.mapped import writable
-from tasks.data.rows import MAPPED_ROWS, STEP
 from tasks.tokens.ragged import RaggedArray
 
 POOL = 64  # batches that are sorted by length together
@@ -188,14 +186,7 @@ def blocks_of(task: str, n_rows: int, groups: np.ndarray | None = None) -> list[
 
 
 def _unit_blocks(task: str, n_units: int) -> list[np.ndarray]:
-    random = random_of(0, task, BLOCKS, 0)
-    if n_units > MAPPED_ROWS:  # a file, which memory need not hold; `permutation` draws the same
-        order = writable(n_units, np.int64)
-        for start in range(0, n_units, STEP):
-            order[start : start + STEP] = np.arange(start, min(start + STEP, n_units))
-        random.shuffle(order)
-    else:
-        order = random.permutation(n_units)
+    order = random_of(0, task, BLOCKS, 0).permutation(n_units)
     return [order[i : i + BLOCK] for i in range(0, n_units, BLOCK)]
 
 
