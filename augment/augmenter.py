@@ -73,6 +73,11 @@ class Augmenter(Protocol):
     def about(self) -> str:
         """A description of the method in a few sentences, for the dataset card."""
 
+    @property
+    def reads_files(self) -> bool:
+        """True if `prepare` and `part` also take `FileRows`, which only other processes should read."""
+        return False
+
     def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Augmenter:
         """Return an augmenter that has collected what it needs from all rows (task -> rows).
 

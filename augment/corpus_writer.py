@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from tasks.common.records import write_record
 from tasks.common.sha256 import digest_bytes
 from tasks.common.shards import ShardEntry
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
-from tasks.data.file_rows import FileRows
+from tasks.data.file_rows import RowsInFiles
 from tasks.data.rows import Rows
 from tasks.task import MOST_COPIES, Task
 
@@ -157,9 +157,12 @@ def write_corpus(
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, SourceRows, int]:
         source = rows[shard.task]
-        if isinstance(source, FileRows):
-            in_files = source.slice(shard.rows[0], shard.rows[-1] + 1)
-            return None if load else job.augmenter, in_files, shard.per_row
+        if isinstance(source, RowsInFiles):
+            in_files: Any = source.slice(shard.rows[0], shard.rows[-1] + 1)
+            method = None if load else job.augmenter
+            if method and getattr(method, "reads_files", False):
+                method = method.part(in_files)
+            return method, in_files, shard.per_row
         part = _plain_strings(source.take(np.asarray(shard.rows)))
         release_pages()
         augmenter = (
@@ -227,7 +230,7 @@ def _plain_strings(rows: Rows) -> Rows:
 def _make_copies(inputs: tuple[Augmenter, SourceRows, int], advance: Advance) -> Iterator[TableChunk]:
     """Yield the copies of a shard's rows."""
     method, rows, count = inputs
-    if isinstance(rows, FileRows):
+    if isinstance(rows, RowsInFiles):
         rows = rows.read()
         rows = _plain_strings(rows.take(np.arange(len(rows))))
     for copies in method.make(rows, count):
@@ -258,7 +261,7 @@ def _describe(
         count = sum(entry.rows for entry in entries if entry.task == task)
         entry = CorpusTask(
             name=task,
-            texts=len(part.task.columns if isinstance(part, FileRows) else part.texts),
+            texts=part.n_texts if isinstance(part, RowsInFiles) else len(part.texts),
             copies=job.copies[task],
             source_rows=len(part),
             rows=count,

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
+from augment.tagged_files import tag_file_rows
 from augment.tagged_text import TaggedTexts, tag_rows
 from augment.tagging import NoTagger, WorkerTagger, open_tagger
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
@@ -34,6 +35,7 @@ from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes
 from tasks.data.corpus_reader import SCHEMA
+from tasks.data.file_rows import FileRows
 from tasks.data.rows import Rows
 
 COPIES = 20  # copies per row in the paper
@@ -67,6 +69,7 @@ class Replacement(Augmenter):
     name = "replace"
     kind = "copies"
     schema = SCHEMA
+    reads_files = True
     about = (
         "Each word is masked with probability p_mask, or replaced with probability p_pos by another word of "
         "the same part of speech (drawn in proportion to its frequency in the task's rows); then, with "
@@ -104,22 +107,28 @@ class Replacement(Augmenter):
             "words": digest_bytes(*(part for task in self.texts for part in (task, self.texts[task].digest))),
         }
 
-    def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Replacement:
+    def prepare(self, rows: Mapping[str, Rows | FileRows], workers: Workers = THIS_PROCESS) -> Replacement:
         """Tag the texts of all rows; UserError if the tagger is not installed."""
         tagger = open_tagger(self.tagger) if self.p_pos else NoTagger()
         sent = WorkerTagger.of(tagger, self.tagger) if workers.in_other_processes else tagger
-        with progress("tagging", sum(len(part.texts) * len(part) for part in rows.values())) as advance:
-            texts = {task: tag_rows(part, sent, advance, workers) for task, part in rows.items()}
+
+        def tag(part: Rows | FileRows) -> TaggedTexts:
+            tag_them = tag_file_rows if isinstance(part, FileRows) else tag_rows
+            return tag_them(part, sent, advance, workers)  # type: ignore[arg-type]
+
+        with progress("tagging", sum(_n_texts(part) for part in rows.values())) as advance:
+            texts = {task: tag(part) for task, part in rows.items()}
         return replace(self, texts=texts, tagger=tagger.name)
 
-    def part(self, rows: Rows) -> Replacement:
+    def part(self, rows: Rows | FileRows) -> Replacement:
         """Return a copy that holds only the tagged texts of these rows."""
-        return replace(self, texts={rows.task: self.texts[rows.task].part(rows)})
+        task = rows.task.name if isinstance(rows, FileRows) else rows.task
+        return replace(self, texts={task: self.texts[task].part(rows)})
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
         tagged = self.texts[rows.task]
-        numbers = [tagged.find(column) for column in rows.texts]
+        numbers = tagged.of_rows(rows)
         pieces = _pieces(tagged, self.mask_token)
         step = max(1, _CHUNK // copies)
         for start in range(0, len(rows), step):
@@ -222,6 +231,10 @@ class _Words:
         source = self.run + np.repeat(first, self.counts)
         self.ids = tagged.ids[source]
         self.spaced = tagged.spaced[source]
+
+
+def _n_texts(rows: Rows | FileRows) -> int:
+    return len(rows) * (rows.n_texts if isinstance(rows, FileRows) else len(rows.texts))
 
 
 def _pieces(tagged: TaggedTexts, mask_token: str) -> pa.StringArray:

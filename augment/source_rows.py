@@ -10,14 +10,14 @@ from augment.augmenter import Augmenter, works_row_by_row
 from mtkd.output_files.worker_pools import WorkerPool, Workers
 from tasks.common.progress import Advance
 from tasks.common.sha256 import digest_bytes
-from tasks.data.file_rows import FileRows, plan_file_rows, validate_and_digest
+from tasks.data.file_rows import FileRows, RowsInFiles, plan_file_rows, validate_and_digest
 from tasks.data.loading import digest_blocks, require_no_errors
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 
-SourceRows: TypeAlias = Rows | FileRows
+SourceRows: TypeAlias = Rows | RowsInFiles
 
 
 def plan_source_rows(
@@ -29,7 +29,8 @@ def plan_source_rows(
     workers: Workers,
 ) -> dict[str, FileRows]:
     """Task -> its training rows, for those tasks whose rows this process need not read (docs/scale.md)."""
-    if limit is not None or not workers.in_other_processes or not works_row_by_row(augmenter):
+    can_plan = works_row_by_row(augmenter) or getattr(augmenter, "reads_files", False)
+    if limit is not None or not workers.in_other_processes or not can_plan:
         return {}
     planned = {}
     for task in tasks:
@@ -64,7 +65,7 @@ def validate_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, a
 
 def content_digests(rows: SourceRows, n_unlabelled: int) -> tuple[str, str]:
     """The digests of the labelled rows and of the last `n_unlabelled` rows, without labels ("": none)."""
-    if isinstance(rows, FileRows):
+    if isinstance(rows, RowsInFiles):
         if not rows.digest or n_unlabelled:
             raise ValueError("validate rows in files first; they cannot include unlabelled rows")
         return rows.digest, ""

@@ -1,4 +1,4 @@
-"""Texts split into words with parts of speech, and the word frequencies of each part of speech."""
+"""Texts split into words with parts of speech."""
 
 from __future__ import annotations
 
@@ -11,64 +11,19 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from augment.counter_rng import below
 from augment.tagging import Tagger
+from augment.vocabulary import Vocabulary
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.checks.row_hashes import hash_rows
 from tasks.common.mapped import MappedArray, MappedTexts, mapped, release_pages
 from tasks.common.sha256 import LongPart, digest_parts
+from tasks.data.file_rows import FileRows
 from tasks.data.rows import STEP, Rows
 
-_BLOCK = 8192  # texts tagged at once
+BLOCK = 8192  # texts tagged at once
 
 # A clitic ('s, 're), letters and digits with single marks inside, or other marks.
 _WORD = re.compile(r"(\s*)(['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-'’.,&/]\w+)*|[^\w\s]+)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """The sorted (tag, word) pairs of some texts; the index of a pair is its id.
-
-    Attributes:
-        tags, words: (V,) the pairs.
-        counts: (V,) occurrences of each pair.
-        first: (V,) the lowest id with the same tag.
-        total: (V,) occurrences of all words with the same tag.
-    """
-
-    tags: tuple[str, ...]
-    words: tuple[str, ...]
-    counts: np.ndarray
-    first: np.ndarray
-    total: np.ndarray
-
-    @staticmethod
-    def make(pairs: list[tuple[str, str]], counts: np.ndarray) -> Vocabulary:
-        """Build the vocabulary from sorted pairs."""
-        tags = tuple(tag for tag, _ in pairs)
-        starts = [number for number, tag in enumerate(tags) if number == 0 or tags[number - 1] != tag]
-        sizes = np.diff([*starts, len(tags)])
-        totals = np.add.reduceat(counts, starts) if starts else np.zeros(0, np.int64)
-        return Vocabulary(
-            tags, tuple(word for _, word in pairs), counts, np.repeat(starts, sizes), np.repeat(totals, sizes)
-        )
-
-    def another(self, ids: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Draw for each pair another word with the same tag, in proportion to frequency.
-
-        A pair stays the same if its tag has no other word.
-
-        Args:
-            ids: (n,) pair ids; `draws`: (n,) uint64 random numbers.
-        """
-        ends = np.cumsum(self.counts)
-        starts = ends - self.counts
-        other_count = self.total[ids] - self.counts[ids]
-        position = starts[self.first[ids]] + below(draws, np.maximum(other_count, 1))
-        position += np.where(position >= starts[ids], self.counts[ids], 0)  # skip the word itself
-        return np.where(
-            other_count == 0, ids, np.searchsorted(ends, np.minimum(position, ends[-1] - 1), side="right")
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +35,8 @@ class TaggedTexts:
         bounds: (n + 1,) where the words of each text begin and end.
         ids: the ids in `vocabulary` of the words of all texts.
         spaced: whether the word follows white space; False for the first word of a text.
+        numbers: for each text column of the rows that these texts are from, the index of each row's text;
+            None = `find` looks them up.
     """
 
     texts: pa.StringArray
@@ -87,6 +44,7 @@ class TaggedTexts:
     ids: np.ndarray
     spaced: np.ndarray
     vocabulary: Vocabulary
+    numbers: tuple[np.ndarray, ...] | None = None
 
     @property
     def digest(self) -> str:
@@ -114,14 +72,34 @@ class TaggedTexts:
             raise ValueError("a text that was not tagged")
         return numbers
 
-    def part(self, rows: Rows) -> TaggedTexts:
-        """Keep only the texts of these rows; the vocabulary is unchanged."""
-        numbers = np.unique(np.concatenate([self.find(column) for column in rows.texts]))
+    def of_rows(self, rows: Rows) -> list[np.ndarray]:
+        """For each text column, the indices in `texts` of the texts of these rows."""
+        if self.numbers is None:
+            return [self.find(column) for column in rows.texts]
+        if any(len(column) != len(rows) for column in self.numbers):
+            raise ValueError("other rows than those that were tagged")
+        return list(self.numbers)
+
+    def part(self, rows: Rows | FileRows) -> TaggedTexts:
+        """Keep only the texts of these rows; the vocabulary is unchanged.
+
+        For rows in files, which must be some of those that the texts are from, the texts themselves are
+        left out.
+        """
+        if isinstance(rows, FileRows):
+            assert self.numbers is not None, "these texts were tagged in files, too"
+            of_rows = [column[rows.first : rows.first + len(rows)] for column in self.numbers]
+        else:
+            of_rows = self.of_rows(rows)
+        numbers = np.unique(np.concatenate(of_rows))
         lengths = np.diff(self.bounds)[numbers]
         bounds = np.concatenate([[0], np.cumsum(lengths)])
         words = np.arange(bounds[-1]) + np.repeat(self.bounds[numbers] - bounds[:-1], lengths)
-        texts = self.texts.take(pa.array(numbers))
-        return replace(self, texts=texts, bounds=bounds, ids=self.ids[words], spaced=self.spaced[words])
+        part = replace(self, bounds=bounds, ids=self.ids[words], spaced=self.spaced[words], numbers=None)
+        release_pages()
+        if isinstance(rows, FileRows):
+            return replace(part, numbers=tuple(np.searchsorted(numbers, column) for column in of_rows))
+        return replace(part, texts=self.texts.take(pa.array(numbers)))
 
 
 def split_words(text: str) -> list[tuple[str, str]]:
@@ -130,7 +108,7 @@ def split_words(text: str) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _TaggedBlock:
+class TaggedBlock:
     """Some texts split into words.
 
     Attributes:
@@ -145,19 +123,20 @@ class _TaggedBlock:
     spaced: np.ndarray
 
 
-def _tagged_blocks(texts: pa.Array, tagger: Tagger, workers: Workers) -> Iterator[_TaggedBlock]:
+def _tagged_blocks(texts: pa.Array, tagger: Tagger, workers: Workers) -> Iterator[TaggedBlock]:
     """Tag all texts, block by block."""
-    starts = range(0, len(texts), _BLOCK)
+    starts = range(0, len(texts), BLOCK)
     if workers.should_make(len(starts), loads=False):
         # `take` copies; a slice would be sent with the whole array
-        copied = (texts.take(pa.array(range(n, min(n + _BLOCK, len(texts))))) for n in starts)
+        copied = (texts.take(pa.array(range(n, min(n + BLOCK, len(texts))))) for n in starts)
         with workers.open() as pool:
-            yield from pool.map(_tag_block, ((block, tagger) for block in copied))
+            yield from pool.map(tag_block, ((block, tagger) for block in copied))
     else:
-        yield from (_tag_block((texts.slice(start, _BLOCK), tagger)) for start in starts)
+        yield from (tag_block((texts.slice(start, BLOCK), tagger)) for start in starts)
 
 
-def _tag_block(inputs: tuple[pa.Array, Tagger]) -> _TaggedBlock:
+def tag_block(inputs: tuple[pa.Array, Tagger]) -> TaggedBlock:
+    """Tag some texts."""
     texts, tagger = inputs
     pairs: dict[tuple[str, str], int] = {}
     lengths, ids, spaced = list[int](), list[int](), list[bool]()
@@ -166,7 +145,7 @@ def _tag_block(inputs: tuple[pa.Array, Tagger]) -> _TaggedBlock:
         for position, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
             ids.append(pairs.setdefault((tag, word), len(pairs)))
             spaced.append(position > 0 and space != "")
-    return _TaggedBlock(list(pairs), np.array(lengths), np.array(ids, np.int32), np.array(spaced, np.bool_))
+    return TaggedBlock(list(pairs), np.array(lengths), np.array(ids, np.int32), np.array(spaced, np.bool_))
 
 
 def tag_rows(
@@ -183,34 +162,62 @@ def tag_rows(
         workers: what tags the texts; the result does not depend on it.
     """
     texts, occurrences = _distinct(rows.texts)
+    return collect_blocks(texts, occurrences, _tagged_blocks(texts, tagger, workers), advance)
+
+
+def collect_blocks(
+    texts: pa.Array,
+    occurrences: np.ndarray,
+    blocks: Iterable[TaggedBlock],
+    advance: Callable[[int], None],
+    numbers: tuple[np.ndarray, ...] | None = None,
+) -> TaggedTexts:
+    """All distinct texts with the vocabulary of all blocks, whose words stay in temporary files.
+
+    Args:
+        occurrences: how often each of the distinct texts occurs.
+        blocks: the distinct texts, in order.
+        texts, numbers: see `TaggedTexts`.
+    """
     pairs: dict[tuple[str, str], int] = {}
     arrays = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
     done = 0
-    for block in _tagged_blocks(texts, tagger, workers):
+    for block in blocks:
         ids = np.array([pairs.setdefault(pair, len(pairs)) for pair in block.pairs], np.int32)
         for array, values in zip(arrays, (block.lengths, ids[block.ids], block.spaced), strict=True):
             array.add(values)
         release_pages()
         advance(int(occurrences[done : done + len(block.lengths)].sum()))
         done += len(block.lengths)
-    sizes, numbers, after_space = (array.finish() for array in arrays)
+    sizes, found, after_space = (array.finish() for array in arrays)
     order = sorted(pairs)
     rank = np.empty(len(order), np.int32)
     rank[[pairs[pair] for pair in order]] = np.arange(len(order))
-    bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    bounds = mapped(_sums(sizes), np.int64)
     counts = np.zeros(len(order), np.int64)
 
     def ranked() -> Iterator[np.ndarray]:
         for start in range(0, len(sizes), STEP):
             stop = min(start + STEP, len(sizes))
-            words = rank[numbers[bounds[start] : bounds[stop]]]
+            words = rank[found[bounds[start] : bounds[stop]]]
             weights = np.repeat(occurrences[start:stop], sizes[start:stop])
             np.add(counts, np.bincount(words, weights, minlength=len(counts)).astype(np.int64), out=counts)
             yield words
             release_pages()
 
     of_texts = mapped(ranked(), np.int32)
-    return TaggedTexts(texts, bounds, of_texts, after_space, Vocabulary.make(order, counts))
+    return TaggedTexts(texts, bounds, of_texts, after_space, Vocabulary.make(order, counts), numbers)
+
+
+def _sums(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """0, and the sum of the sizes up to each one, block by block."""
+    end = np.zeros(1, np.int64)
+    yield end
+    for start in range(0, len(sizes), STEP):
+        sums = end[-1] + np.cumsum(sizes[start : start + STEP], dtype=np.int64)
+        yield sums
+        end = sums
+        release_pages()
 
 
 def _bytes(array: np.ndarray, dtype: np.dtype) -> LongPart:

@@ -260,7 +260,8 @@ def _write(
                 continue
             loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=ranks.first)
             rows[task.name] = loaded[task.name]
-    ready = method.prepare(loaded, workers)
+    to_prepare: Any = rows if getattr(method, "reads_files", False) else loaded
+    ready = method.prepare(to_prepare, workers)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies") as advance:
         return write_corpus(

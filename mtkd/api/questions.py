@@ -219,9 +219,8 @@ def _prepared(
 
             stack.enter_context(keep_memory())
             torch_device = find_device("cpu" if made_by.in_other_processes else device)
-        ready = prepare_generation(
-            config, name, torch_device, __version__, command, out=Path(out), overwrite=overwrite
-        )
+        where: Any = {"out": Path(out), "overwrite": overwrite, "workers": made_by}
+        ready = prepare_generation(config, name, torch_device, __version__, command, **where)
         stack.callback(ready.close)
         if ready.estimate:  # before anything is paid for
             check_output(ready.job, ready.rows, Path(out), overwrite=overwrite)

@@ -8,6 +8,7 @@ the pages they have read do not stay in the memory of the process until the syst
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 import weakref
 from collections.abc import Iterable
@@ -96,6 +97,24 @@ def mapped(parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
         array = array or MappedArray(dtype, part.shape[1:])
         array.add(part)
     return np.zeros(0, dtype) if array is None else array.finish()
+
+
+def writable(count: int, dtype: Any) -> np.ndarray:
+    """(count,) zeros in a memory-mapped temporary file, to be written in any order."""
+    values = np.dtype(dtype)
+    if not count:
+        return np.zeros(0, values)
+    with (
+        disk_errors(Path(tempfile.gettempdir())),
+        tempfile.TemporaryFile(prefix="mtkd-") as file,
+    ):
+        if hasattr(os, "posix_fallocate"):  # else a full disk would end the process
+            os.posix_fallocate(file.fileno(), 0, count * values.itemsize)
+        else:
+            file.truncate(count * values.itemsize)
+        pages = mmap.mmap(file.fileno(), 0)
+    _MAPS.add(pages)
+    return np.frombuffer(pages, values)
 
 
 def release_pages() -> None:

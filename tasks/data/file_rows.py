@@ -7,7 +7,8 @@ They are planned from the footers of the files alone. Workers validate and diges
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -58,8 +59,12 @@ class FileRange:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def tables(self) -> Iterator[pa.Table]:
+    def tables(self, columns: Sequence[str] | None = None, size: int | None = None) -> Iterator[pa.Table]:
         """The rows, some at a time.
+
+        Args:
+            columns: the columns to read; None = all.
+            size: the maximum number of rows of a table; None = `BATCH`.
 
         Raises:
             UserError: the file has changed since it was planned, or cannot be read.
@@ -72,7 +77,7 @@ class FileRange:
                 ends = np.cumsum(sizes)
                 groups = np.flatnonzero((ends > self.start) & (ends - sizes < self.stop))
                 row = int(ends[groups[0]] - sizes[groups[0]])
-                for batch in file.iter_batches(BATCH, row_groups=groups.tolist()):
+                for batch in file.iter_batches(size or BATCH, row_groups=groups.tolist(), columns=columns):
                     first = min(max(self.start - row, 0), batch.num_rows)
                     part = batch.slice(first, self.stop - row - first)
                     row += batch.num_rows
@@ -100,9 +105,36 @@ class FileRange:
             )
 
 
+class RowsInFiles(ABC):
+    """Consecutive rows that stay in files; they are sent to other processes without their content.
+
+    Attributes:
+        digest: as `tasks.data.loading.digest_blocks` of the rows; "" = not yet computed.
+    """
+
+    digest: str
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    @property
+    @abstractmethod
+    def n_texts(self) -> int:
+        """The number of texts of each row."""
+
+    @abstractmethod
+    def slice(self, start: int, stop: int) -> RowsInFiles:
+        """The rows from `start` up to `stop`, at least one."""
+
+    @abstractmethod
+    def read(self) -> Rows:
+        """The rows; UserError if a file has changed since it was planned, or cannot be read."""
+
+
 @dataclass(frozen=True)
-class FileRows:
-    """Consecutive rows of a split, in parquet files; they are sent to other processes without their content.
+class FileRows(RowsInFiles):
+    """Consecutive rows of a split, in parquet files.
 
     Attributes:
         task, split: what the rows belong to.
@@ -128,6 +160,11 @@ class FileRows:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def n_texts(self) -> int:
+        """The number of texts of each row."""
+        return len(self.task.columns)
 
     def slice(self, start: int, stop: int) -> FileRows:
         """The rows from `start` up to `stop`, at least one."""

@@ -108,10 +108,10 @@ class TextFiles:
         """
         for path in self.paths:
             for number, (text, name) in enumerate(self._records(path, title)):
-                yield PlacedText(_clean(text), path, number, _clean(name))
+                yield PlacedText(clean(text), path, number, clean(name))
 
     def _texts(self, path: Path) -> Iterator[str]:
-        return (text for raw, _ in self._records(path, None) if (text := _clean(raw)))
+        return (text for raw, _ in self._records(path, None) if (text := clean(raw)))
 
     def _records(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
@@ -148,7 +148,8 @@ class TextFiles:
                 yield row
 
 
-def _clean(value: Any) -> str:
+def clean(value: Any) -> str:
+    """A text without white space at its ends; "" for None."""
     return "" if value is None else str(value).strip()
 
 

@@ -11,18 +11,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from in_process_workers import InProcessPool
 
 import mtkd
-from augment import corpus_writer
+from augment import corpus_writer, distinct_texts, tagged_files
 from augment.augmenter import Copies
+from augment.contextual import Contextual
 from augment.corpus_writer import CorpusJob, write_corpus
+from augment.distinct_texts import find_distinct, hash_texts
 from augment.masking import Masking
 from augment.replacement import Replacement
 from augment.source_rows import plan_source_rows, validate_source_rows
+from augment.tagged_files import tag_file_rows
+from augment.tagged_text import tag_rows
+from augment.tagging import NoTagger
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.errors import UserError
 from tasks.data import file_readers, file_rows, loading, rows
@@ -211,7 +217,8 @@ def test_other_rows_are_read_by_the_planning_process(data: Path, tmp_path: Path)
     )  # fmt: skip
     assert list(plan()) == ["pair"]
     assert not plan(workers=Workers(1)) and not plan(limit=1000)
-    assert not plan(augmenter=Replacement(tagger="none"))
+    assert list(plan(augmenter=Replacement(tagger="none"))) == ["pair"]
+    assert not plan(augmenter=Contextual("none"))
     assert not plan(unlabelled=UnlabelledRequest({"pair": [("x", "y")]}))
     assert not plan(source=open_data({"pair": {"train": TABLE}}))
     rank = replace(PAIR, kind="rank", group="extra", metrics=())
@@ -294,3 +301,85 @@ def test_a_corpus_of_format_1_is_not_resumed(data: Path, tmp_path: Path) -> None
         mask(data, out)
     mask(data, out, overwrite=True)
     assert json.loads((out / "manifest.json").read_text())["format"] == 2
+
+
+def replace_words(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
+    options = {"copies": 3, "tagger": "none", "seed": 5, "command": "replace"} | options
+    mtkd.augment.replace(str(data), list(tasks or [PAIR]), out, **options)
+
+
+@pytest.fixture
+def few_texts_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tagged_files, "BLOCK", 9)
+    monkeypatch.setattr(distinct_texts, "_PER_BUCKET", 20)
+    monkeypatch.setattr(distinct_texts, "STEP", 16)
+    monkeypatch.setattr(tagged_files, "STEP", 16)
+    monkeypatch.setattr(Replacement, "shard_copies", 60)
+
+
+@pytest.fixture
+def replaced_in_one_process(data: Path, tmp_path: Path, few_texts_per_block: None) -> Path:
+    replace_words(data, tmp_path / "replaced")
+    return tmp_path / "replaced"
+
+
+def test_replacement_leaves_rows_in_their_files(
+    data: Path, replaced_in_one_process: Path, tmp_path: Path, engine: str, reads_no_row: None
+) -> None:
+    replace_words(data, tmp_path / "two", workers=2, engine=engine)
+    assert contents(tmp_path / "two") == contents(replaced_in_one_process)
+    assert len(list(tmp_path.glob("two/data/*"))) == 5
+
+
+def test_texts_tagged_in_files_are_those_of_loaded_rows(
+    data: Path, few_texts_per_block: None, in_process_workers: Workers
+) -> None:
+    source = open_data(str(data))
+    loaded, planned = load_rows(source, PAIR, "train"), plan_file_rows(source, PAIR, "train")
+    assert planned is not None
+    done: list[int] = []
+    expected = tag_rows(loaded, NoTagger())
+    tagged = tag_file_rows(planned, NoTagger(), done.append, in_process_workers)
+    assert sum(done) == 2 * 97
+    assert len(expected.texts) == 97 + 4  # the second text has four different values
+    assert tagged.digest == expected.digest
+    for column, numbers in zip(loaded.texts, tagged.of_rows(loaded), strict=True):
+        assert np.array_equal(numbers, expected.find(column))
+
+
+def test_a_worker_opens_only_the_row_groups_of_its_shard(
+    data: Path, monkeypatch: pytest.MonkeyPatch, few_texts_per_block: None, in_process_workers: Workers
+) -> None:
+    planned = plan_file_rows(open_data(str(data)), PAIR, "train")
+    assert planned is not None
+    method = Replacement(tagger="none").prepare({"pair": planned}, in_process_workers)
+    groups: list[list[int]] = []
+    iterate = pq.ParquetFile.iter_batches
+
+    def record(self: Any, *arguments: Any, row_groups: Any, **options: Any) -> Any:
+        groups.append(row_groups)
+        return iterate(self, *arguments, row_groups=row_groups, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", record)
+    part = planned.slice(20, 43)
+    copies = list(method.part(part).make(part.read(), 2))
+    assert groups == [[2, 3, 4, 5], [0], [0]]  # rows 20 to 39, row 40, and rows 41 and 42
+    assert sum(len(some.table) for some in copies) == 46
+
+
+def test_equal_hashes_of_different_texts_are_an_error() -> None:
+    hashes = np.array([[1, 2], [3, 4], [1, 2], [3, 5]])
+    assert find_distinct([hashes[:1], hashes[1:3]], 3).numbers.tolist() == [0, 1, 0]
+    with pytest.raises(UserError, match="two different texts have the same hash"):
+        find_distinct([hashes], 4)
+
+
+@pytest.mark.parametrize("count", [1, 5, 1000])
+def test_distinct_texts_are_those_of_a_dictionary(count: int, few_texts_per_block: None) -> None:
+    draw = np.random.default_rng(count)
+    texts = [f"text {number}" for number in draw.integers(0, 1 + count // 2, count)]
+    found = find_distinct((hash_texts(pa.array(texts[i : i + 7])) for i in range(0, count, 7)), count)
+    order = list(dict.fromkeys(texts))
+    assert found.first.tolist() == [texts.index(text) for text in order]
+    assert found.occurrences.tolist() == [texts.count(text) for text in order]
+    assert found.numbers.tolist() == [order.index(text) for text in texts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class Counts:
     not_english: int = 0
     kept: int = 0
 
+    def __add__(self, other: Counts) -> Counts:
+        """The counts of the paragraphs of both."""
+        both = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Counts(*(one + another for one, another in both))
+
     def to_json(self) -> dict[str, int]:
         """The counts by name."""
         return dataclasses.asdict(self)
@@ -106,10 +111,16 @@ def open_paragraphs(spec: str, column: str, title: str, split: str = "train") ->
     return _of_files(TextFiles.open(path, column), path, title)
 
 
-def _of_files(files: TextFiles, root: Path, title: str) -> Iterator[Paragraph]:
+def file_names(files: TextFiles, root: Path) -> dict[Path, str]:
+    """File -> its name in the uids of its paragraphs."""
     names = {path: _stem(path, root) for path in files.paths}
     if len(set(names.values())) < len(names):  # a.txt beside a.jsonl
         names = {path: str(path.relative_to(root)) for path in files.paths}
+    return names
+
+
+def _of_files(files: TextFiles, root: Path, title: str) -> Iterator[Paragraph]:
+    names = file_names(files, root)
 
     def paragraph(text: PlacedText) -> Paragraph:
         return Paragraph(f"{names[text.file]}/{text.number}", text.text, text.title or text.file.name)
@@ -143,7 +154,7 @@ def _of_table(name: str, texts: pa.ChunkedArray, titles: pa.ChunkedArray | None)
         yield Paragraph(f"{name}/{number}", str(text.as_py() or "").strip(), str(source or name))
 
 
-def select_paragraphs(paragraphs: Iterator[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
+def select_paragraphs(paragraphs: Iterable[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
     """Select the non-blank paragraphs; with `words`, cut them and keep the pieces in its range."""
     chosen: list[Paragraph] = []
     read = empty = outside = cut = pieces = 0
@@ -173,8 +184,17 @@ def _in_range(paragraph: Paragraph, words: Words) -> list[Paragraph]:
     ]
 
 
-def as_rows(task: str, paragraphs: list[Paragraph]) -> Rows:
+def as_rows(task: str, paragraphs: Sequence[Paragraph]) -> Rows:
     """Convert paragraphs to rows of two texts: the paragraph and its source."""
-    uids, texts, sources = zip(*((p.uid, p.text, p.source) for p in paragraphs), strict=True)
-    columns = (pa.array(texts, pa.string()), pa.array(sources, pa.string()))
-    return Rows(task, "text", pa.array(uids, pa.string()), columns, np.full(len(uids), np.nan))
+    uids, texts, sources = (
+        pa.array([getattr(paragraph, name) for paragraph in paragraphs], pa.string())
+        for name in ("uid", "text", "source")
+    )
+    return Rows(task, "text", uids, (texts, sources), np.full(len(uids), np.nan))
+
+
+def paragraphs_of(rows: Rows) -> Iterator[Paragraph]:
+    """The paragraphs that `as_rows` has converted."""
+    for part in rows.parts():
+        columns = (column.to_pylist() for column in (part.uids, *part.texts))
+        yield from map(Paragraph, *columns)

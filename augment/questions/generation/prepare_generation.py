@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
@@ -18,17 +16,23 @@ from augment.corpus_directory import ENDPOINT_ANSWERS
 from augment.corpus_writer import CorpusJob, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.config import GenerationConfig
-from augment.questions.generation.paragraphs import (
-    Counts,
-    Paragraph,
-    as_rows,
-    open_paragraphs,
-    select_paragraphs,
+from augment.questions.generation.paragraph_selection import EnglishOnly, Selection
+from augment.questions.generation.paragraphs import HUB, Counts, Paragraph, open_paragraphs, paragraphs_of
+from augment.questions.generation.paragraphs_in_files import (
+    CHUNK,
+    ParagraphsInFiles,
+    plan_files,
+    select_in_files,
+    with_digest,
 )
-from augment.questions.rules.generate import generate_rule_questions, is_english
+from augment.questions.rules.generate import generate_rule_questions
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
+from augment.source_rows import SourceRows
+from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.errors import UserError, counted
+from tasks.common.progress import progress
 from tasks.data.corpus_reader import MANIFEST, CorpusManifest
+from tasks.data.plain_text import TextFiles
 from tasks.data.rows import Rows
 
 if TYPE_CHECKING:
@@ -59,7 +63,7 @@ class PreparedGeneration:
     """
 
     job: CorpusJob
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, SourceRows]
     counts: Counts
     estimate: CostEstimate | None = None
     prices: Prices = Prices()  # noqa: RUF009 (it is frozen)
@@ -76,6 +80,7 @@ def prepare_generation(
     *,
     out: Path = Path(),
     overwrite: bool = False,
+    workers: Workers = THIS_PROCESS,
 ) -> PreparedGeneration:
     """Validate the options and load the generator; nothing is written.
 
@@ -83,6 +88,7 @@ def prepare_generation(
         device: of the T5; not used by rules and endpoints.
         out, overwrite: where the corpus will be written, and whether another one is removed from there;
             answers of an endpoint are kept there until it is finished.
+        workers: what may select the paragraphs; the result does not depend on it.
 
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
@@ -100,12 +106,12 @@ def prepare_generation(
     if config.model == RULES:
         _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
         entities = load_entities(config.spacy) if config.spacy else None
-        paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        rows, counts = _select(config, task, stream, Selection(config.words, EnglishOnly()), workers)
         augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
-        if paragraphs and not any(generate_rule_questions(p.text, 1, entities) for p in paragraphs):
+        if len(rows) and not any(generate_rule_questions(p.text, 1, entities) for p in _paragraphs(rows)):
             raise UserError(
                 f"the rules cannot generate any question from {config.text} "
-                f"({counted(len(paragraphs), 'paragraph')})",
+                f"({counted(len(rows), 'paragraph')})",
                 expected="text in whole English sentences, with names, dates, numbers or places",
             )
     elif config.asks_endpoint:
@@ -115,7 +121,8 @@ def prepare_generation(
         _refuse(config, _OF_T5, "an endpoint")
         prompt, client = read_options(config)
         close = client.close
-        paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
+        rows, counts = _select(config, task, stream, Selection(config.words), THIS_PROCESS)
+        paragraphs = list(_paragraphs(rows))
         log = AnswerLog(out / ENDPOINT_ANSWERS, ignore=overwrite)
         augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
     else:
@@ -128,19 +135,19 @@ def prepare_generation(
         from augment.questions.generation.prepare_t5 import PreparedT5
 
         t5 = PreparedT5.load(config)
-        paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        rows, counts = _select(config, task, stream, Selection(config.words, t5.usable), workers)
         augmenter = t5.augmenter(counts, device)
-    if not paragraphs:
+    if not len(rows):
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
-    rows = {task: as_rows(task, paragraphs)}
+    rows_of = {task: rows}
     estimate, first = None, _nothing
     if endpoint and (overwrite or not (out / MANIFEST).is_file()):
-        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows, out)[task]
+        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows_of, out)[task]
         to_ask = [paragraphs[number] for number in numbers]
         estimate = endpoint.estimate(to_ask, config.prices)
         first = functools.partial(endpoint.try_first, to_ask)
-    return PreparedGeneration(job, rows, counts, estimate, config.prices, first, close)
+    return PreparedGeneration(job, rows_of, counts, estimate, config.prices, first, close)
 
 
 def _refuse(config: GenerationConfig, options: str, model: str) -> None:
@@ -154,20 +161,28 @@ def _refuse(config: GenerationConfig, options: str, model: str) -> None:
             )
 
 
-def _english(paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
-    """Drop paragraphs in other languages than English."""
-    english = [paragraph for paragraph in paragraphs if is_english(paragraph.text)]
-    left_out = len(paragraphs) - len(english)
-    return english, dataclasses.replace(counts, not_english=left_out, kept=len(english))
+def _select(
+    config: GenerationConfig, task: str, stream: Iterator[Paragraph], selection: Selection, workers: Workers
+) -> tuple[SourceRows, Counts]:
+    """The selected paragraphs: as rows, or left in large parquet files for other processes to read."""
+    files = None
+    if config.limit is None and workers.in_other_processes and not config.text.startswith(HUB):
+        root = Path(config.text).expanduser()
+        files = plan_files(TextFiles.open(root, config.text_column), root, config.title_column)
+    if files is None:
+        return selection.rows(task, stream, config.limit)
+    with workers.open() as pool, progress("selecting", sum(len(f.range) for f in files)) as advance:
+        paragraphs, counts = select_in_files(task, selection, files, pool, advance)
+        return with_digest(paragraphs, pool), counts
 
 
-def _sampled(
-    paragraphs: list[Paragraph], counts: Counts, limit: int | None
-) -> tuple[list[Paragraph], Counts]:
-    if limit is None or limit >= len(paragraphs):
-        return paragraphs, counts
-    chosen = np.sort(np.random.default_rng(0).choice(len(paragraphs), limit, replace=False))
-    return [paragraphs[number] for number in chosen.tolist()], counts
+def _paragraphs(rows: SourceRows) -> Iterator[Paragraph]:
+    if isinstance(rows, ParagraphsInFiles):
+        for part in rows.parts(CHUNK):
+            yield from paragraphs_of(part.read())
+    else:
+        assert isinstance(rows, Rows), "paragraphs are read here, or stay in their files"
+        yield from paragraphs_of(rows)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,36 @@ from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
 from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
-from augment.questions.generator import Generator, digest_generator, load_generator
+from augment.questions.generator import (
+    Generator,
+    Reading,
+    digest_generator,
+    load_generator,
+    load_shell,
+)
 from mtkd.device import worker_device
 from mtkd.output_files.worker_pools import other_model, path_for_workers
 
-_CHUNK = 4096
+
+@dataclasses.dataclass(frozen=True)
+class ReadableOnly:
+    """Drops paragraphs of which no sentence fits the generator `model`, and counts the shortened ones."""
+
+    model: str
+    reading: Reading
+
+    def __call__(self, paragraphs: list[Paragraph]) -> tuple[list[Paragraph], Counts]:
+        """The paragraphs that fit, and how many were shortened or left out."""
+        texts = [paragraph.text for paragraph in paragraphs]
+        shown = list(zip(paragraphs, readable(_tokenizer_of(self.model), texts, self.reading), strict=True))
+        usable = [paragraph for paragraph, text in shown if text is not None]
+        shortened = sum(text is not None and text != paragraph.text for paragraph, text in shown)
+        return usable, Counts(shortened=shortened, too_long=len(paragraphs) - len(usable))
+
+
+@functools.cache
+def _tokenizer_of(model: str) -> Any:
+    return load_shell(model)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,19 +64,10 @@ class PreparedT5:
         check_asking(asking, config.backend, config.precision)
         return PreparedT5(config, generator, asking)
 
-    def usable(self, paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
-        """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
-        usable: list[Paragraph] = []
-        shortened = 0
-        for start in range(0, len(paragraphs), _CHUNK):
-            chunk = paragraphs[start : start + _CHUNK]
-            texts = [paragraph.text for paragraph in chunk]
-            shown = readable(self.generator.tokenizer, texts, self.asking.reading)
-            for paragraph, text in zip(chunk, shown, strict=True):
-                usable += [paragraph] if text is not None else []
-                shortened += text is not None and text != paragraph.text
-        left_out = len(paragraphs) - len(usable)
-        return usable, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(usable))
+    @property
+    def usable(self) -> ReadableOnly:
+        """Drops paragraphs that do not fit the generator."""
+        return ReadableOnly(path_for_workers(self.config.model), self.asking.reading)
 
     def augmenter(self, counts: Counts, device: Any) -> Questions:
         """The augmenter, with the model on a device."""
