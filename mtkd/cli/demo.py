@@ -142,7 +142,22 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
         echo(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant prediction.")
     else:
         echo("The teacher is no better than a constant prediction: it has learned too little to teach.")
+    echo(f"Pareto front: {_pareto_front(average, speed)}.")
     echo(
         f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "
         "teacher's speed."
     )
+
+
+def _pareto_front(average: Mapping[str, float], speed: float) -> str:
+    """The models that no other beats in score or speed without losing in the other, the slowest first.
+
+    Args:
+        average: model -> average score; all but the teacher have the student's architecture.
+        speed: the student's speed relative to the teacher's.
+    """
+    best = max(("labels", "distilled", "finetuned"), key=lambda name: average[name])
+    points = [("teacher", average["teacher"], 1.0), (best, average[best], speed)]
+    front = [p for p in points if not any(q[1:] != p[1:] and q[1] >= p[1] and q[2] >= p[2] for q in points)]
+    front.sort(key=lambda point: point[2])
+    return ", ".join(f"{NAMES[name]} {score:.3f} at {times:.1f}x the speed" for name, score, times in front)

@@ -47,7 +47,7 @@ def finetune(
         model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
             object is not changed.
         callbacks: called during training, which begins and ends once per learning rate.
-        warn: called with each warning, before training starts.
+        warn: called with each warning: before training, and about the scores after it.
 
     Returns:
         The finished run; its record has the watched value of every learning rate and number of epochs.

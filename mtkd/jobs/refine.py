@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
@@ -46,7 +45,7 @@ def refine(
     Args:
         encoder: hub name or directory of a pretrained encoder, or `minilm`.
         callbacks: called during training.
-        warn: called with each warning: about the data before training, about the scores after it.
+        warn: called with each warning: before training, and about the scores after it.
 
     Returns:
         The finished run.
@@ -143,7 +142,4 @@ class _Refine(TrainingJob):
         outcome = trainer.fit()
         validation = self.rows.validation(self.model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)
-        weak = baseline_warnings({task.name: task for task in self.tasks}, scores)
-        if weak and self.accelerator.is_main_process:
-            self.warn("\n".join(weak))
         return Trained(self.model, scores, vars(outcome))

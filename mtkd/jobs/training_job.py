@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mtkd.device import keep_memory
-from mtkd.evaluation.scoring import TaskScores, write_predictions
+from mtkd.evaluation.baseline import baseline_warnings
+from mtkd.evaluation.scoring import TaskScores, read_predictions, write_predictions
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.jobs.validation_scores import scores_record
@@ -56,7 +57,7 @@ class TrainingJob(ABC):
         sources: encoder, teacher, corpus and so on, by their names in the run's identity.
         callbacks: called during training.
         warn: called with each warning.
-        warnings: warnings to show and to record.
+        warnings: warnings to show before training, and to record.
     """
 
     command: ClassVar[str]
@@ -127,4 +128,14 @@ class TrainingJob(ABC):
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)
+                    self._warn_of_weak_scores(trained.scores)
         return run
+
+    def _warn_of_weak_scores(self, scores: Sequence[TaskScores]) -> None:
+        """Warn of scores that do not exceed the best constant prediction beyond the bootstrap error."""
+        if any(score.predictions is None for score in scores):  # scores that were read from a file
+            kept = read_predictions(self.request.out / PREDICTIONS)
+            found = [kept.get(score.task, {}).get(score.split) for score in scores]
+            scores = [replace(s, predictions=rows) for s, rows in zip(scores, found, strict=True)]
+        if weak := baseline_warnings({task.name: task for task in self.tasks}, scores):
+            self.warn("\n".join(weak))

@@ -72,7 +72,7 @@ def distill(
         losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
             of a list are named after their classes.
         callbacks: called during training.
-        warn: called with each warning, before training starts.
+        warn: called with each warning: before training, and about the scores after it.
 
     Returns:
         The finished run.

@@ -21,6 +21,7 @@ from mtkd.jobs.distillation.unlabelled_rows import (
     check_fraction,
     check_soft_labelled,
     confident_rows,
+    few_rows_warnings,
     stored_logits,
 )
 from mtkd.jobs.training_corpus import check_mask
@@ -98,6 +99,7 @@ class TaskDistillation(StagedJob):
         check_soft_labelled(self.validated.soft_labelled, self.rows.data)
         self.rows = self.rows.for_reader(student.reader)
         self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]
+        self.warnings += few_rows_warnings(self.settings, self.student, self.rows.data)
         if self._store:
             parts = self.rows.data.parts
             self.store_rows = {part.task.name: find_stored_rows(*self._store, part.train) for part in parts}

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.request import refuse_unlabelled_settings
@@ -15,8 +16,9 @@ from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
+from mtkd.models.encoders.bilstm_settings import BiLSTMStudentSettings
 from mtkd.outputs import LOGITS
-from mtkd.settings import Stage, TrainSettings
+from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.teachers.cached_logits import CacheFolder
 from tasks.common.errors import UserError
 from tasks.data.loading import digest_rows
@@ -26,6 +28,7 @@ from tasks.task import UNLABELLED, Task
 
 LogitsOf = Callable[[np.ndarray], np.ndarray]
 _STEP = 65_536  # rows whose logits are in memory at once
+_ROWS_FOR_BILSTM = 2_000  # per task; with 500 it gained nothing, with 5,500 much (docs/results-small.md)
 
 
 def usable_request(
@@ -161,3 +164,20 @@ def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: fl
             is_kept[rows] = probabilities.max(axis=1) >= least
         kept_rows[part.task.name] = is_kept
     return kept_rows
+
+
+def few_rows_warnings(settings: DistillSettings, student: nn.Module | None, data: TrainingData) -> list[str]:
+    """A warning if a BiLSTM, which starts from random weights, has few rows to learn from its teacher.
+
+    Args:
+        student: a student that is passed as an object, which may have been trained before.
+    """
+    rows = data.n_train // len(data.parts)
+    is_new_bilstm = student is None and isinstance(settings.student, BiLSTMStudentSettings)
+    if not is_new_bilstm or settings.supervision == "labels" or rows >= _ROWS_FOR_BILSTM:
+        return []
+    return [
+        f"a BiLSTM learns little from its teacher on {rows:,} rows per task: it starts from random weights. "
+        "Give it thousands of rows, with or without labels (`unlabelled=...`), or use the recipe layerwise-3 "
+        "or static (docs/which-student.md)."
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mtkd.cli.demo import _report
+from mtkd.cli.demo import _pareto_front, _report
 from mtkd.evaluation.differences import Difference
 
 
@@ -23,6 +23,19 @@ def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
     _report({"average": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
     printed = capsys.readouterr().out
     assert said in printed and "makes a difference of -5.0 points (95% interval -10.0 to +0.0)" in printed
+
+
+@pytest.mark.parametrize(
+    ("teacher", "speed", "front"),
+    [
+        (0.9, 2.0, "teacher 0.900 at 1.0x the speed, distilled 0.800 at 2.0x the speed"),
+        (0.7, 2.0, "distilled 0.800 at 2.0x the speed"),
+        (0.9, 0.5, "teacher 0.900 at 1.0x the speed"),
+    ],
+)
+def test_the_pareto_front_leaves_out_what_is_beaten(teacher: float, speed: float, front: str) -> None:
+    average = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.8, "finetuned": 0.78}
+    assert _pareto_front(average, speed) == front
 
 
 @pytest.mark.slow(reason="five commands with the real default teacher")

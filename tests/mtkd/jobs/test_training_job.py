@@ -239,3 +239,16 @@ def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) ->
     data = load_training_data(Request(source, "rte", tmp_path, 16, 8), resolve("rte"), corpus)
     assert sorted(source.read) == ["rte/train", "rte/validation"]
     assert len(data.parts[0].train) == 16 * 3
+
+
+def test_students_no_better_than_a_constant_prediction_are_warned_of(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    settings, request = settings_of(), Request("pocket", "sst2", tmp_path / "student", 16, 16)
+    said: list[str] = []
+    distill(request, settings, str(tiny_teacher), warn=said.append)
+    assert "sst2/validation: the score" in said[-1] and "is not above always predicting" in said[-1]
+    said.clear()  # fine-tuning reads the scores of the best learning rate from a file
+    tuning = load_settings("finetune", "finetune", {"learning_rates": [1e-5], "train.epochs": 1})
+    finetune(replace(request, out=tmp_path / "tuned"), tuning, tmp_path / "student", warn=said.append)
+    assert "is not above always predicting" in said[-1]
