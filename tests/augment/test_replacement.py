@@ -266,7 +266,7 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
 
 
 def test_workers_tag_as_one_process_does(pipeline, monkeypatch):
-    monkeypatch.setattr("augment.tagged_text._BLOCK", 30)
+    monkeypatch.setattr("augment.tagged_text.BLOCK", 30)
     rows = {"mrpc": some_rows(100, texts=2), "sst2": some_rows(20, task="sst2")}
     for tagger in (f"spacy:{pipeline}", "none"):
         unprepared = Replacement(tagger=tagger)
