@@ -12,7 +12,7 @@ import pytest
 from in_process_workers import InProcessPool
 
 import mtkd
-from augment.questions.generation import paragraphs_in_files
+from augment.questions.generation import paragraphs_in_files, prepare_generation
 from augment.questions.generation.paragraph_selection import EnglishOnly, Selection
 from augment.questions.generation.paragraphs import Words, as_rows, open_paragraphs, select_paragraphs
 from augment.questions.generation.paragraphs_in_files import ParagraphsInFiles, plan_files, select_in_files
@@ -50,7 +50,8 @@ def text(tmp_path: Path) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and chunks of few rows, and no files that are too small to be planned."""
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
-    monkeypatch.setattr(paragraphs_in_files, "CHUNK", 4)
+    for module in (paragraphs_in_files, prepare_generation):
+        monkeypatch.setattr(module, "CHUNK", 4)
     monkeypatch.setattr(rows, "MAPPED_ROWS", 50)
 
 
