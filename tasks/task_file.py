@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import UserError, unknown
+from tasks.common.reading import require_file
 from tasks.common.records import read_toml
 from tasks.common.remote import Mirror
 from tasks.common.urls import as_url, url_of
@@ -59,7 +60,7 @@ def load_task(path: Path) -> Task:
     Raises:
         UserError: the file is missing or not TOML, a key is unknown, or a value is invalid.
     """
-    values = read_toml(path)
+    values = read_toml(require_file(path, "a task file (.toml)"))
     for key in values:
         if key not in KEYS:
             raise unknown(f"key in {path}:", key, KEYS)
@@ -117,7 +118,10 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
 
 def _beside(path: Path, file: str, pattern: bool = True) -> str:
     """A file or pattern in the directory of the TOML file if there is such a file; else as it is given."""
-    near = as_url(str(path.parent.resolve() / file))
+    folder, rest = path.parent.resolve(), file
+    while rest.startswith("../"):  # `folder` has no links, so its parent is what `..` means
+        folder, rest = folder.parent, rest[3:]
+    near = as_url(str(folder / rest))
     if url_of(file):
         return file
     if url_of(near):  # the TOML file is a local copy

@@ -88,6 +88,15 @@ def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Ta
     return [task for word in words if word for task in _named(word, own_tasks)]
 
 
+def task_files_near(word: str) -> list[str]:
+    """Files that may define the task that was meant: `word.toml`, or those in the directory `word`."""
+    path = Path(word)
+    if path.with_name(f"{path.name}.toml").is_file():
+        return [f"{word}.toml"]
+    files = sorted(path.glob("*.toml"))[:50] if path.is_dir() else []
+    return [str(file) for file in files if file.name != "pipeline.toml"][:3]
+
+
 def _named(word: str, own_tasks: Mapping[str, Task]) -> list[Task]:
     """The task or tasks that one word of the spec names."""
     if word in own_tasks:
@@ -103,10 +112,13 @@ def _named(word: str, own_tasks: Mapping[str, Task]) -> list[Task]:
             "task of this model", word, own_tasks, hint="name one of its tasks, or a task's .toml file"
         )
     if word not in TASKS:
+        files = task_files_near(word)
         raise unknown(
             "task",
             word,
             {**TASKS, **GROUPS},
-            hint="name a task, a group of tasks, or a task's .toml file",
+            hint=f"a task of your own is named by its file: {', '.join(files)}"
+            if files
+            else "name a task, a group of tasks, or a task's .toml file",
         )
     return [TASKS[word]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mtkd.evaluation.prediction import SubmissionFile
     from mtkd.jobs.evaluation_result import Evaluation
     from mtkd.jobs.verify import Verified
+    from tasks.task import Task
 
 
 @checked
@@ -212,7 +213,7 @@ def bench_inference(
 
     Args:
         models: directories or models, or name -> one of these; the first is what the others are compared
-            with.
+            with. Of a fine-tuned transformers checkpoint, the encoder is timed with an mtkd head.
         seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
     """
     from mtkd.device import find_device
@@ -221,7 +222,10 @@ def bench_inference(
     settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
     listed_models = models.values() if isinstance(models, Mapping) else models
     with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process
-        directories = [_directory(model, Path(folder) / str(n)) for n, model in enumerate(listed_models)]
+        tasks = _benchmark_tasks(listed_models)
+        directories = [
+            _directory(model, Path(folder) / str(n), tasks) for n, model in enumerate(listed_models)
+        ]
         names = (
             models
             if isinstance(models, Mapping)
@@ -230,11 +234,39 @@ def bench_inference(
         return bench.bench_inference(dict(zip(names, directories, strict=True)), settings)
 
 
-def _directory(model: str | Path | Model, unused_directory: Path) -> Path:
-    """Where a model is saved; one in memory is saved to `unused_directory`."""
-    if isinstance(model, str | Path):
+def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
+    """The tasks of the first mtkd model, for which checkpoints get heads; one task if all are checkpoints."""
+    from mtkd.models.saved_model import read_saved
+    from tasks.glue import TASKS
+
+    for model in models:
+        if not isinstance(model, str | Path):
+            return list(model.module.tasks.values())
+        if not _is_checkpoint(model):
+            return read_saved(Path(model)).tasks
+    return [TASKS["sst2"]]
+
+
+def _is_checkpoint(model: str | Path | Model) -> bool:
+    """True for the directory of a fine-tuned transformers checkpoint."""
+    from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+
+    is_directory = isinstance(model, str | Path) and Path(model).is_dir()
+    return is_directory and checkpoint_directory(str(model)) is not None
+
+
+def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Task]) -> Path:
+    """Where a model is saved; one in memory is saved to `unused_directory`, as is a checkpoint's encoder."""
+    if not isinstance(model, str | Path):
+        return model.path or model.save(unused_directory)
+    if not _is_checkpoint(model):
         return Path(model)
-    return model.path or model.save(unused_directory)
+    from mtkd.models.multitask import MultiTaskModel
+
+    module = MultiTaskModel.without_heads(str(model), None)
+    module.set_tasks(tasks)
+    module.save(unused_directory)
+    return unused_directory
 
 
 def _bench_name(model: str | Path | Model, number: int) -> str:

@@ -66,7 +66,9 @@ def _draw(report: DataReport, max_lines: int) -> None:
         )
         for s in report.splits
     ]
-    table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
+    if rows:
+        headings = ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train")
+        table(headings, rows, f"data: {report.source}")
     for s in report.splits:
         if s.soft_labels:
             echo(f"{s.task}/{s.split}: the soft labels are read as {s.soft_labels}")
@@ -75,6 +77,8 @@ def _draw(report: DataReport, max_lines: int) -> None:
         echo(f"{level}: {as_options(line)}")
     if max_lines and len(lines) > max_lines:
         echo(f"... and {len(lines) - max_lines} more lines (--list 0 prints all, --json every row)")
+    if any(problem.kind == "unknown label" for problem in report.all_problems):
+        echo("  hint: correct the labels in the file, or add them to `labels` in the task file")
     warnings = len(report.all_problems) - report.errors
     totals = counted(report.errors, "error"), counted(warnings, "warning")
     echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")

@@ -57,8 +57,9 @@ def export(model: Path, json_file: str | None, **options: Any) -> None:
 
     def draw() -> None:
         if result.scores:
-            columns = ("task", "export", "model", "difference", "95% interval", "export is")
-            table(columns, [(name, *difference.columns()) for name, difference in result.scores.items()])
+            columns = ("task", "export", "model", "difference", "95% interval", "")
+            rows = [(name, *difference.columns()) for name, difference in result.scores.items()]
+            table(columns, rows, "The export compared with the model, in points (100 x the score)")
         fp32_parts = f" but for {' and '.join(result.kept)}" if result.kept else ""
         int8 = f", int8{fp32_parts}" if result.int8 else ""
         say(

@@ -56,7 +56,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
     "--against",
     type=PATH,
     metavar="DIR|NAME",
-    help="another model to compare with, row by row",
+    help="another model, or a fine-tuned transformers checkpoint, to compare with, row by row",
 )
 @click.option(
     "--baselines",
@@ -114,7 +114,7 @@ def evaluate(
 
     show(record, json_file, draw)
     if skipped or evaluation.warnings:
-        warn(as_options("\n".join([*skipped, *evaluation.warnings])))
+        warn(as_options("\n\n".join([*skipped, *evaluation.warnings])))
 
 
 def _draw_classes(name: str, report: ClassReport) -> None:
@@ -135,7 +135,8 @@ def _draw_classes(name: str, report: ClassReport) -> None:
         counts = [
             (label, *(f"{n:,}" for n in row)) for label, row in zip(labels, report.confusion, strict=True)
         ]
-        table(("class", *labels), counts, f"{name}: rows of a class (down) by predicted class (across)")
+        title = f"{name}, confusion matrix: one line per label, one column per predicted class"
+        table(("label", *labels), counts, title)
 
 
 @click.group()
@@ -164,8 +165,8 @@ def inference(
 ) -> None:
     """Time models in turn in one run, with warm-up: median and range, parameters, disk, peak memory.
 
-    Ratios are relative to the first model. Models that read the two texts of a row separately get half of
-    --seq-len for each.
+    Ratios are relative to the first model. A model may be a fine-tuned transformers checkpoint. Models that
+    read the two texts of a row separately get half of --seq-len for each.
     """
     results = mtkd.bench_inference(
         models,
@@ -181,7 +182,7 @@ def inference(
         table(
             BENCH_COLUMNS,
             [bench_row(r) for r in results],
-            f"{batch} rows of {seq_len} tokens, {rounds} rounds",
+            f"{batch} rows of {seq_len} tokens, {rounds} repetitions; the models alone, without tokenising",
         )
 
     show([r.to_json() for r in results], json_file, draw)

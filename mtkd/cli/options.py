@@ -88,8 +88,14 @@ def _files_of_tasks(ctx: click.Context, param: click.Parameter, value: tuple[str
     for item in value:
         task, separator, file = item.partition("=")
         if not (task and separator and file):
+            named = str(ctx.params.get("tasks") or "TASK").split(",")[0]
+            example = f"{Path(named).stem}={item}" if not separator else "sst2=reviews.csv"
             raise UserError(
-                f"--unlabelled {item!r} is not valid", expected="TASK=FILE, such as sst2=reviews.csv"
+                f"--unlabelled {item!r} does not name a task"
+                if not separator
+                else f"--unlabelled {item!r} is not valid",
+                expected="TASK=FILE, once for each task or file",
+                hint=f"--unlabelled {shlex.quote(example)}",
             )
         files_by_task.setdefault(task, []).append(file)
     return {
@@ -242,7 +248,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(title=title and plain(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    if title:  # not as the title of the table, which would wrap it to the width of the columns
+        print(plain(title))
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
         numeric = bool(index) and all(_numeric(row[index]) for row in rows)
         drawn.add_column(

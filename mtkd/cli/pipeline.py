@@ -72,7 +72,9 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 @click.option("--validation", metavar="FILE", help="validation rows")
 @click.option("--unlabelled", multiple=True, metavar="FILE", help="text without labels")
 @click.option(
-    "--validation-fraction", default=0.1, help="part of the training rows that is split off if there are none"
+    "--validation-fraction",
+    default=0.1,
+    help="part of the training rows to use for validation if there are no validation rows",
 )
 @click.option("--recipe", default="layerwise-3", metavar="NAME|FILE", help="the recipe of the student")
 @click.option(
@@ -112,7 +114,8 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
         if options["dry_run"]:
             echo(f"would write to {options['out']}: {', '.join(result.files)}")
             return
-        echo(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
+        echo(f"If a guess is wrong, correct {result.task_file}, or run mtkd init again with --overwrite and")
+        echo("--columns, --label or --kind.")
         if options["recipe"] == "layerwise-3":
             echo("--recipe static and --recipe mkd-lstm make much faster students (docs/which-student.md).")
         echo(f"next: mtkd run {shlex.quote(str(result.pipeline))}")

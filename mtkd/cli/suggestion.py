@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--teacher", default="minilm", metavar="DIR|NAME", help="a run, or a pretrained encoder")
+@click.option(
+    "--teacher",
+    default="minilm",
+    metavar="DIR|NAME",
+    help="a run, a fine-tuned transformers checkpoint, or a pretrained encoder",
+)
 @click.option("--target-speedup", type=float, metavar="X", help="X times as fast as the teacher")
 @click.option("--max-mb", type=float, metavar="MB", help="maximum size of the weights")
 @click.option("--int8", is_flag=True, help="--max-mb limits the size of an int8 export, instead of fp32")
@@ -54,7 +59,8 @@ def suggest(json_file: str | None, **options: Any) -> None:
         title = (
             f"{suggested.teacher}: {suggested.teacher_rows_per_second:,.1f} rows/s, "
             f"{suggested.teacher_megabytes:.1f} MB "
-            f"({options['batch']} rows of {options['seq_len']} tokens, {options['rounds']} rounds)"
+            f"({options['batch']} rows of {options['seq_len']} tokens, {options['rounds']} repetitions; "
+            "the models alone, without tokenising)"
         )
         rows = [
             (

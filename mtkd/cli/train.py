@@ -178,4 +178,6 @@ def draw_scores(record: dict[str, Any]) -> None:
         echo(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:
         tried = ", ".join(f"{rate}: {value:.4f}" for rate, value in record["tried"].items())
-        echo(f"learning rate {record['learning_rate']:g}, chosen on validation rows ({tried})")
+        metric = record["identity"]["settings"]["train"]["metric"]
+        criterion = f"the validation {metric}" if metric in ("loss", "score") else metric
+        echo(f"learning rate {record['learning_rate']:g}, chosen by {criterion} ({tried})")

@@ -13,6 +13,11 @@ from tasks.common.errors import UserError, did_you_mean
 def usage_error(error: click.ClickException) -> UserError:
     """The same error as a block: what is wrong with the command line, and what was expected."""
     if isinstance(error, click.NoSuchOption):
+        if argument := _argument(error):
+            return UserError(
+                f"unknown option {error.option_name!r}: {argument} is given without an option",
+                expected=f"{error.ctx.command_path} {argument} ..." if error.ctx else None,
+            )
         near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
         nearest = f" (did you mean {near[0]!r}?)" if near else ""
         return UserError(f"unknown option {error.option_name!r}{nearest}")
@@ -37,6 +42,13 @@ def usage_error(error: click.ClickException) -> UserError:
     if extra := re.fullmatch(r"Got unexpected extra (arguments? )\((.*)\)", error.message, re.DOTALL):
         return UserError(f"unexpected {extra[1]}{extra[2]}")
     return UserError(error.format_message())
+
+
+def _argument(error: click.NoSuchOption) -> str | None:
+    """The argument of the command that was given as an option, such as RECIPE for `--recipe`."""
+    params = error.ctx.command.params if error.ctx else []
+    names = [param.human_readable_name for param in params if isinstance(param, click.Argument)]
+    return next((name for name in names if name.lower() == error.option_name.strip("-").lower()), None)
 
 
 def _name(param: click.Parameter) -> str:

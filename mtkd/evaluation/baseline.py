@@ -188,8 +188,8 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         gap = paired_difference([model], [constant])
         if gap.verdict != "better":
             messages.append(
-                f"{score.task}/{score.split}: the score {gap.score:.3f} is not above {task.type.baseline} "
-                f"({gap.reference:.3f}) beyond chance: the 95% interval of the difference on {score.rows:,} "
-                f"rows is {gap.low:+.3f} to {gap.high:+.3f}."
+                f"{score.task}/{score.split}: the score {gap.score:.3f} is not clearly better than "
+                f"{task.type.baseline} ({gap.reference:.3f}): the 95% interval of the difference on "
+                f"{score.rows:,} rows is {gap.low:+.3f} to {gap.high:+.3f}."
             )
     return messages

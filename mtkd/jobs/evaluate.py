@@ -69,10 +69,10 @@ def evaluate(
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
-            `model` (see `mtkd.jobs.distillation.find_teachers.parse_labels`).
+            `model`, or else as `against` (see `mtkd.jobs.distillation.find_teachers.parse_labels`).
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
-        against: another model (or its directory) to compare this one with, row by row.
+        against: another model (or its directory), or a checkpoint, to compare this one with, row by row.
         baselines: True to compare with the baselines of `mtkd.evaluation.baseline` too.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         predictions: a directory to which each row's prediction is written (`write_predictions`).
@@ -82,19 +82,21 @@ def evaluate(
             can be scored, or no encoder is known for the baselines.
     """
     target, directories = find_device(device), {"model": model, "against": against}
-    model, checkpoint = _checkpoint(model, spec, target, teacher_labels)
+    labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
+    labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
+    model, checkpoint = _checkpoint(model, spec, target, labels)
+    model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
+    tasks = resolve(spec, model_tasks) if spec else model_tasks
     other_checkpoint = None
     if against is not None:
         try:
-            against, other_checkpoint = _checkpoint(against, spec, target)
+            against, other_checkpoint = _checkpoint(against, tasks, target, labels_of_other)
             if isinstance(against, Path):
                 read_saved(against)  # raises the errors
         except UserError as error:
             raise UserError(
                 f"`against`: {error.problem}", expected=error.expected, hint=error.hint
             ) from error
-    model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
-    tasks = resolve(spec, model_tasks) if spec else model_tasks
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
     if against is not None:
@@ -124,7 +126,8 @@ def evaluate(
     if against is not None:
         other_scores, more_warnings = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
         warnings += more_warnings
-        label = type(against).__name__ if isinstance(against, MultiTaskModel) else str(against)
+        named = directories["against"]
+        label = type(named).__name__ if isinstance(named, MultiTaskModel) else str(named)
         compared[label] = _by_task(other_scores)
     if frozen is not None:
         compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
@@ -220,6 +223,10 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
     return differences
 
 
+def _is_checkpoint(model: Path | MultiTaskModel) -> bool:
+    return not isinstance(model, MultiTaskModel) and checkpoint_directory(str(model)) is not None
+
+
 def _checkpoint(
     model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
@@ -228,7 +235,7 @@ def _checkpoint(
     Returns:
         The model, and the reference to it if it is a checkpoint.
     """
-    if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
+    if not _is_checkpoint(model):
         if labels:
             raise UserError(
                 "`teacher_labels` applies only to transformers checkpoints, and this model is not one",
@@ -241,6 +248,7 @@ def _checkpoint(
             f"{model} is a transformers checkpoint, which is for one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
+    assert not isinstance(model, MultiTaskModel)
     checkpoint = find_teachers(str(model), tasks, heads=True, labels=labels)
     assert isinstance(checkpoint, CheckpointRef)
     return checkpoint.load(None).to(device), checkpoint

@@ -112,7 +112,7 @@ def export(
         "tasks": [t.name for t in tasks],
     }
     check_export_directory(out, source, overwrite)
-    say(f"tracing {model_copy.encoder.spec.family} with {counted(len(tasks), 'task')}")
+    say(f"exporting {counted(len(tasks), 'task')} to ONNX")
     graphs = trace(model_copy)
     with (
         open_directory(out, EXPORTS, source, overwrite=overwrite),

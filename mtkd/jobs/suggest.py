@@ -25,6 +25,7 @@ from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import EncoderSpec
 from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.errors import UserError
 from tasks.common.progress import say
 from tasks.data.loading import load_rows
@@ -128,7 +129,8 @@ def suggest(
     megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
     sizes = {name: size / 4 if int8 else size for name, size in megabytes.items()}
     row_options = _rows_of_command(data, task_spec, unlabelled)
-    trained_teacher = teacher if ref.saved else "runs/teacher"
+    is_teacher = ref.saved is not None or checkpoint_directory(teacher) is not None
+    trained_teacher = teacher if is_teacher else "runs/teacher"
     students: list[SuggestedStudent] = []
     for name, (recipe, changes) in recipes.items():
         rounds = zip(times[teacher], times[name], strict=True)
@@ -160,7 +162,7 @@ def suggest(
         megabytes[teacher],
         students,
         None if reached else nearest.name,
-        None if ref.saved else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
+        None if is_teacher else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
     )
 
 

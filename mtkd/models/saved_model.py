@@ -13,7 +13,14 @@ from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError
 from tasks.common.files import write_json
-from tasks.common.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, is_hub_name, similar_model
+from tasks.common.hub_loading import (
+    DEFAULT_ENCODER,
+    did_you_mean_model,
+    from_hub,
+    is_hub_name,
+    only_contains_models,
+    similar_model,
+)
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokens.tokeniser import Tokeniser
@@ -140,9 +147,11 @@ def model_directory(directory: Path) -> Path:
     if (directory / "config.json").is_file():
         raise UserError(
             f"{directory} is a transformers checkpoint, not an mtkd model",
-            expected="an mtkd model; only `teacher` and the `model` of `mtkd evaluate` can be a checkpoint",
+            expected="an mtkd model; `teacher`, `mtkd evaluate` and `mtkd bench inference` take checkpoints",
             hint=f"distil a student from it: `teacher={directory}`",
         )
+    if inside := only_contains_models(directory):
+        raise inside
     raise UserError(
         f"{directory} does not contain an mtkd model",
         expected="a run directory of mtkd refine, distill or finetune, or the model/ inside it",

@@ -123,7 +123,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _file(path: Path) -> Part:
-    raw = read_file(require_file(path, f"a file of {', '.join(READERS)}"), ())
+    raw = read_file(require_file(path, f"a file that ends in {', '.join(READERS)}"), ())
     bad = [line for line in raw.bad_lines if line.level == "error"]
     if bad:
         raise UserError(

@@ -30,7 +30,7 @@ _HEAD = """\
 out = "runs"                     # the outputs; paths are relative to this file
 tasks = {task_file}
 seed = 0
-precision = "auto"               # bf16 where the processor or GPU multiplies in it
+precision = "auto"               # bf16 if the processor or GPU supports it, else fp32
 # device = "cpu"                 # by default a GPU if there is one
 # limit = 1000                   # at most so many training rows, to try things out
 """
@@ -50,7 +50,7 @@ _STUDENT = """
 title = "student: {what}"
 command = "distill"
 recipe = {recipe:<23} # `mtkd recipes` lists others
-teacher = {teacher:<22}{about_teacher}
+{teacher}
 {labels}{unlabelled}
 set.student.max_length = {length}
 # steps = 2000
@@ -69,12 +69,18 @@ set.student.max_length = {length}
 
 _COMPARISON = """
 [steps.comparison]
-title = "comparison: the student's scores, and the difference to the control"
+title = "comparison: the student's scores, and the difference from the control"
 command = "evaluate"
 model = "@student"
 against = "@control"
 report = true
 
+[steps.against-teacher]
+title = "comparison: the difference from the teacher"
+command = "evaluate"
+model = "@student"
+against = {teacher}
+{labels}
 [steps.report]
 title = "report: a page about the models"
 command = "report html"
@@ -121,8 +127,9 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: 
     text += _STUDENT.format(
         what=_described(plan),
         recipe=as_toml(plan.recipe),
-        teacher=as_toml(plan.teacher or "@teacher"),
-        about_teacher="" if plan.teacher else " # the output of the step above",
+        teacher=f"teacher = {as_toml(plan.teacher)}"
+        if plan.teacher
+        else 'teacher = "@teacher"             # the output of the step above',
         labels=_labels_option(task, plan),
         length=length,
         unlabelled=option if unlabelled else f"# {option}  # text without labels helps most",
@@ -136,7 +143,11 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: 
         length=length,
     )
     teacher_run = [plan.teacher] if plan.is_run else [] if plan.teacher else ["@teacher"]
-    text += _COMPARISON.format(runs=as_toml([*teacher_run, "@student", "@control"]))
+    text += _COMPARISON.format(
+        teacher=as_toml(plan.teacher or "@teacher"),
+        labels=_labels_option(task, plan),
+        runs=as_toml([*teacher_run, "@student", "@control"]),
+    )
     if all(map(importlib.util.find_spec, _EXPORT)):
         return text + _EXPORT_STEP
     commented = "".join(f"# {line}\n" if line else "\n" for line in _EXPORT_STEP.splitlines())
@@ -152,13 +163,13 @@ _UNKNOWN = """\
 def _about_control(plan: StudentPlan) -> str:
     if plan.control_teacher and not plan.teacher:
         return "the encoder of the teacher: what to start from; nothing is learned from it"
-    return "tells which encoder to start from; nothing is learned from it"
+    return "only says which encoder to start from; nothing is learned from it"
 
 
 def _described(plan: StudentPlan) -> str:
     if plan.recipe == DEFAULT_RECIPE:
-        return "three layers of the teacher learn from it"
-    return f"{Path(plan.recipe).stem} learns from the teacher"
+        return "three layers of the teacher, distilled from it"
+    return f"{Path(plan.recipe).stem}, distilled from the teacher"
 
 
 def _labels_option(task: Task, plan: StudentPlan) -> str:

@@ -114,9 +114,19 @@ def init_pipeline(
     splits, others = read_parts(names, validation, unlabelled)
     inputs = {part.path.resolve() for part in (*splits.values(), *others) if part.path}
     guess = _guess(splits, columns, label, kind)
+    named = {Path(path).resolve() for path in unlabelled}
     for part in others:
-        labels = guess.label in part.raw.table.column_names
-        if labels and not pc.all(without_label(part.raw.table[guess.label], guess.kind)).as_py():
+        if guess.label not in part.raw.table.column_names:
+            continue
+        labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
+        if labelled and part.path and part.path.resolve() in named:
+            raise UserError(
+                f"{part.raw.path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
+                f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
+                expected="text without labels",
+                hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
+            )
+        if labelled:
             raise UserError(
                 f"{part.raw.path} and {splits['train'].raw.path} both hold labelled rows",
                 hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
@@ -139,7 +149,10 @@ def init_pipeline(
     if "validation" not in splits:
         held_out = _held_out(train, guess, validation_fraction)
         rows = pc.sum(held_out).as_py()
-        notes.append(f"no validation rows: {rows:,} of {counted(len(train), 'training row')} are split off")
+        notes.append(
+            f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
+            "for validation"
+        )
         splits |= {
             "train": Part.of(train.filter(pc.invert(held_out))),
             "validation": Part.of(train.filter(held_out)),

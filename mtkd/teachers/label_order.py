@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.checks.label_agreement import BetterOrder, better_order
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, counted, shorten
 from tasks.task import Task
 from tasks.task_types.labels import label_positions
 
@@ -38,13 +38,13 @@ def label_order(
         len(user_labels) != n_labels or None in label_positions(labels, user_labels) or not labels
     ):
         raise UserError(
-            f"`teacher_labels` names {shorten(user_labels) or 'nothing'} for the task {task.name!r}",
+            f"`teacher_labels` lists {shorten(user_labels) or 'nothing'} for the task {task.name!r}",
             expected=f"each of its labels once: {shorten(labels)}" if labels else "a task with labels",
             hint="list them in the order of the checkpoint's outputs",
         )
     if len(names) != n_labels and not (task.kind == "rank" and len(names) == 1):
         raise UserError(
-            f"{who} has {len(names)} outputs ({shorten(names)}), but the task {task.name!r} "
+            f"{who} has {counted(len(names), 'output')} ({shorten(names)}), but the task {task.name!r} "
             + (f"has {n_labels} labels ({shorten(labels)})" if labels else f"needs {n_labels}"),
             expected="a checkpoint that was fine-tuned on the same labels",
         )

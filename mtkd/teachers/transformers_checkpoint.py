@@ -34,6 +34,7 @@ from tasks.tokens.tokeniser import Tokeniser
 
 _CLASSIFIER, _READER = "ForSequenceClassification", "ForQuestionAnswering"
 _LONGEST = 512  # tokens per row, for checkpoints that do not state a limit
+_TEACHER = "an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -216,6 +217,8 @@ def checkpoint_directory(name: str) -> Path | None:
     path = Path(name)
     if name == DEFAULT_ENCODER or is_saved_model(path):
         return None
+    if path.is_file():
+        raise UserError(f"the teacher {name} is a file", expected=_TEACHER)
     if not path.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
             return None
@@ -225,13 +228,12 @@ def checkpoint_directory(name: str) -> Path | None:
                 return None
             return load_named(partial(_fetch, _FILES), name, "teacher")
         except UserError as error:
-            similar, hint = similar_model(name), None
-            if similar in (None, DEFAULT_ENCODER) and "/" not in name:
-                encoder = DEFAULT_ENCODER if similar else name
-                hint = f"turn a pretrained encoder into a teacher with `mtkd.refine`: `encoder={encoder}`"
+            hint = error.hint
+            if similar_model(name) == DEFAULT_ENCODER:
+                hint = f"turn it into a teacher with `mtkd.refine`: `encoder={DEFAULT_ENCODER}`"
             raise UserError(
                 error.problem,
-                expected="an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)",
+                expected=_TEACHER,
                 hint=hint,
             ) from error
     return path if _architecture(path).endswith((_CLASSIFIER, _READER)) else None

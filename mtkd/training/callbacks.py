@@ -245,7 +245,8 @@ class ProgressBar(Callback):
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
         """Print the epoch's scores."""
         scores = ", ".join(f"{name} {value:.3f}" for name, value in state.scores.items())
-        watched = "" if state.value is None else f" ({state.metric} {state.value:.4f})"
+        shown_already = len(state.scores) == 1 and state.metric == "score"
+        watched = "" if state.value is None or shown_already else f" ({state.metric} {state.value:.4f})"
         say(f"{state.label}: epoch {state.epoch}: {scores}{watched}")
 
     def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:

@@ -140,7 +140,7 @@ def report_on(
                     task, split, source.batches(task, split), train, max_length, unused
                 )
             except UserError as error:
-                if split in present or split in task.test:
+                if split in present or (split in task.test and split in task.files):
                     level: Level = "error" if split in present else "warning"
                     problems.append(Problem(f"{task.name}/{split}", None, str(error), level))
                 continue
@@ -166,16 +166,25 @@ def _why(task: Task, source: DataSource, splits: Sequence[str], message: str) ->
     return "\n".join([message, *hints])
 
 
+def _missing_file(task: Task, source: DataSource, split: str) -> Problem:
+    """The error for a split whose file, which the task file names, does not exist."""
+    return Problem(f"{task.name}/{split}", None, str(source.missing(task, split)))
+
+
 def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> list[Problem]:
     """Errors for splits that training needs, and warnings for missing validation splits if one is present."""
     if task.train is None:
         return []
     validation = [split for split in task.validation if split in present]
     problems = []
-    if task.train not in present:
+    if task.train not in present and task.train in task.files:
+        problems.append(_missing_file(task, source, task.train))
+    elif task.train not in present:
         message = f"no training split {task.train!r} in {source.name!r}"
         problems.append(Problem(task.name, None, _why(task, source, [task.train], message)))
-    if not validation:
+    if not validation and task.validation and set(task.validation) <= set(task.files):
+        problems += [_missing_file(task, source, split) for split in task.validation]
+    elif not validation:
         names = shorten(task.validation) or "none is named under [files]"
         message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
         problems.append(Problem(task.name, None, _why(task, source, task.validation, message)))

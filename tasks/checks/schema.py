@@ -30,7 +30,7 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
             nearest = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
-                hint=f"it has {shorten(present, name)}: rename one, or change the columns of the task",
+                hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
             )
     _check_types(task, table, raw.path)
     for name in task.columns:

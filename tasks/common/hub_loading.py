@@ -141,11 +141,8 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
         return UserError(
             f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
         )
-    if not _has_model_file(Path(name)) and (models := _models_inside(Path(name))):
-        return UserError(
-            f"{name} is not a model, but contains {counted(len(models), 'model')}",
-            expected=shorten(models),
-        )
+    if inside := only_contains_models(Path(name)):
+        return inside
     similar = "" if Path(name).is_dir() else did_you_mean_model(name)
     return UserError(
         f"cannot load the {what} of {name!r}{similar}: {reason_of(error)}", expected=_expected(what)
@@ -154,6 +151,16 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
 
 def _has_model_file(directory: Path) -> bool:
     return any((directory / file).is_file() for file in _OF_MODELS)
+
+
+def only_contains_models(directory: Path) -> UserError | None:
+    """The error for a directory that is no model, but in which there are models; None for others."""
+    if _has_model_file(directory) or not (models := _models_inside(directory)):
+        return None
+    return UserError(
+        f"{directory} is not a model, but contains {counted(len(models), 'model')}",
+        expected=shorten(models),
+    )
 
 
 def _models_inside(directory: Path) -> list[str]:

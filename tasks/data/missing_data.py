@@ -36,7 +36,8 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     file = Path(task.files[split])
     beside = [Path(other).parent for other in task.files.values() if Path(other).is_absolute()]
     directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
-    names = [entry.name for directory in directories if directory.is_dir() for entry in directory.iterdir()]
+    searched = dict.fromkeys([*directories, *beside])
+    names = [entry.name for directory in searched if directory.is_dir() for entry in directory.iterdir()]
     near = difflib.get_close_matches(file.name, [name for name in names if name != file.name], n=1)
     problems = (not_regular(directory / file.name) for directory in directories)
     if problem := next(filter(None, problems), None):
@@ -49,7 +50,7 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     return UserError(
         f"the file {str(file)!r} of {task.name}/{split} does not exist"
         + (f" (did you mean {str(file.with_name(near[0]))!r}?)" if near else ""),
-        expected=f"a file beside the task file{also}" if not file.is_absolute() else None,
+        expected=f"a path relative to the task file{also}" if not file.is_absolute() else None,
         hint="correct its name under [files] in the task file"
         + ("" if folders else ", or pass the directory that holds it as `data=DIR`"),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.common.errors import UserError, reason_of, shorten
+from tasks.common.errors import UserError, did_you_mean, reason_of, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
@@ -74,7 +74,9 @@ def read_values(
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
         problem, kind = (
-            ("no label", "no label") if not (value or "").strip() else (f"label {value!r}", "unknown label")
+            ("no label", "no label")
+            if not (value or "").strip()
+            else (f"label {value!r}{did_you_mean(value, task.labels)}", "unknown label")
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)

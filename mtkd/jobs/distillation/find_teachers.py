@@ -110,7 +110,11 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
     for text in [spec] if isinstance(spec, str) else spec or ():
         match = _TASK_ASSIGNMENT.fullmatch(text)
         if not match:
-            raise UserError(f"`teacher_labels` has the value {text!r}", expected="TASK=label,label,...")
+            raise UserError(
+                f"`teacher_labels={text}` does not name a task",
+                expected="TASK=label,label,...",
+                hint=f"`teacher_labels=TASK={text}`" if "=" not in text else None,
+            )
         labels_by_task[match[1]] = [label.strip() for label in match[2].split(",")]
     return labels_by_task
 

@@ -20,6 +20,21 @@ import pytest
         ((), ["the option --out is missing", "expected: --out DIR (output directory)"]),
         (("--out",), ["the option --out has no value"]),
         (("--out", "x", "more"), ["unexpected argument more"]),
+        (
+            ("--recipe", "x"),
+            [
+                "unknown option '--recipe': RECIPE is given without an option",
+                "expected: mtkd distill RECIPE ...",
+            ],
+        ),
+        (
+            ("--tasks", "job/moods.toml", "--unlabelled", "more.csv"),
+            [
+                "--unlabelled 'more.csv' does not name a task",
+                "expected: TASK=FILE, once for each task or file",
+                "hint: --unlabelled moods=more.csv",
+            ],
+        ),
         (("--otu", "x"), ["unknown option '--otu' (did you mean '--out'?)"]),
     ],
 )

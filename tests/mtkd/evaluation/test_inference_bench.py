@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.numpy import load_file
 
+import mtkd
 from mtkd.evaluation import inference_bench as bench
 from mtkd.evaluation.inference_bench import BenchSettings, common_head, random_inputs
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
@@ -67,6 +69,24 @@ def test_results_of_saved_models(tokeniser, tmp_path, monkeypatch):
         assert result.disk_bytes == disk_bytes(places[result.name]) > 4 * weights
         assert result.peak_bytes == len(result.name)
         assert result.to_json()["parameters"]["total"] == weights
+
+
+def test_a_checkpoint_is_timed_with_heads_for_the_tasks_of_the_others(
+    tokeniser, tmp_path, monkeypatch, save_checkpoint
+):
+    place = save_checkpoint("Bert")
+    bilstm(tokeniser, ("rte",)).save(tmp_path / "student")
+    monkeypatch.setattr(bench, "_peak_apart", lambda place, head, settings: None)
+    small = {"seq_len": 12, "batch": 2, "rounds": 1, "warmup": 0}
+    teacher, student = mtkd.bench_inference([place, tmp_path / "student"], **small)
+    assert (teacher.name, student.name) == (str(place), str(tmp_path / "student"))
+    encoder = sum(
+        weight.size
+        for name, weight in load_file(place / "model.safetensors").items()
+        if name.startswith("bert.") and ".pooler." not in name
+    )
+    assert 0 <= teacher.parameters.total - encoder < 100_000
+    assert mtkd.bench_inference({"alone": place}, **small)[0].parameters.total > encoder
 
 
 @pytest.mark.slow(reason="a fresh process imports torch to measure its memory")

@@ -136,7 +136,7 @@ def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
     tasks = {name: TASKS[name] for name in ("rte", "stsb")}
     assert baseline_warnings(tasks, [scored("rte", right(75)), scored("stsb", labels)]) == []
     (close,) = baseline_warnings(tasks, [scored("rte", right(54))])
-    assert "0.540 is not above always predicting the same class (0.500)" in close
+    assert "0.540 is not clearly better than always predicting the same class (0.500)" in close
     (worse,) = baseline_warnings(tasks, [scored("rte", right(10))])
     assert "0.100 is not" in worse
     (weak,) = baseline_warnings(tasks, [scored("stsb", np.tile([0.0, 1.0], 50))])

@@ -115,6 +115,13 @@ def test_the_command_names_the_nearest_student(
     assert [one["name"] for one in record["students"] if one["within_targets"]] == ["2 layers of 32"]
 
 
+def test_a_fine_tuned_checkpoint_needs_no_refining(timed: None, save_checkpoint: Callable[..., Path]) -> None:
+    place = save_checkpoint("Bert")
+    found = library.suggest_students(place, tasks="sst2", **SMALL)
+    assert found.first is None
+    assert all(f"--teacher {place} " in student.command for student in found.students)
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [

@@ -61,7 +61,8 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
     assert done.code == 0, done.err
     assert f"next: mtkd run {tmp_path / 'job' / 'pipeline.toml'}" in done.out
     assert (
-        "10 training rows without a label" in done.out and "7 of 70 training rows are split off" in done.out
+        "10 training rows without a label" in done.out
+        and "7 of 70 training rows are set aside for validation" in done.out
     )
     written = {path.name for path in (tmp_path / "job").iterdir() if not path.name.startswith(".")}
     splits = ("train", "validation", "unlabelled")
@@ -77,7 +78,7 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
 
     small = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1, "steps.student.steps": 2}
     results = library.run_pipeline(tmp_path / "job" / "pipeline.toml", settings=small)
-    names = ["teacher", "student", "control", "comparison", "report", "export"]
+    names = ["teacher", "student", "control", "comparison", "against-teacher", "report", "export"]
     assert [result.name for result in results] == names
     out = tmp_path / "job" / "runs"
     assert "reviews" in (out / "report.html").read_text()
@@ -147,7 +148,7 @@ def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) 
     result = mtkd.init_pipeline(data, out=tmp_path / "job", name="own")
     assert result.task.kind == kind == resolve(str(result.task_file))[0].kind
     assert not mtkd.check_data(None, str(result.task_file)).errors
-    assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 6
+    assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 7
 
 
 def test_several_labels_per_row(tmp_path: Path) -> None:
@@ -249,6 +250,17 @@ def test_mistakes_are_one_error_and_nothing_is_written(
     assert answered.code == 2 and "Traceback" not in answered.err, answered
     assert all(part in answered.err for part in parts), answered.err
     assert not Path("job").exists()
+
+
+def test_unlabelled_rows_with_labels_are_one_error(
+    tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "more.csv"):
+        write(Path(name), ROWS)
+    answered = mtkd("init", "a.csv", "--unlabelled", "more.csv", "--out", "job")
+    assert answered.code == 2 and not Path("job").exists()
+    assert all(part in answered.err for part in ("--unlabelled", "have a label", "delete the column 'label'"))
 
 
 def test_the_hint_about_a_json_file_converts_it(

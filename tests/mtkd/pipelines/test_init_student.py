@@ -107,6 +107,7 @@ def test_labels_of_a_checkpoint_that_does_not_name_them(
     steps = {step.name: step for step in library.run_pipeline(out / "pipeline.toml", dry_run=True)}
     assert "--teacher-labels reviews=positive,negative" in steps["student"].command
     assert "--teacher-labels" not in steps["control"].command
+    assert "--teacher-labels reviews=positive,negative" in steps["against-teacher"].command
     for wrong in (["--teacher-labels", "other=a,b"], ["--teacher-labels", "reviews=positive"]):
         refused = mtkd(*words, *wrong, "--overwrite")
         assert refused.code == 2 and "--teacher-labels" in refused.err

@@ -215,6 +215,8 @@ def test_which_names_are_checkpoints(
     assert checkpoint_directory("minilm") is None
     with pytest.raises(UserError, match="there is no such directory"):
         checkpoint_directory("no/such")
+    with pytest.raises(UserError, match=r"config\.json is a file"):
+        checkpoint_directory(str(place / "config.json"))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +225,7 @@ def test_which_names_are_checkpoints(
         ("sst2", {"num_labels": 3}, None, ["3 outputs", "2 labels"]),
         ("mnli", {}, None, ["2 outputs", "3 labels"]),
         ("stsb", {}, None, ["2 outputs", "needs 1"]),
+        ("sst2", {"num_labels": 1}, None, ["has 1 output (LABEL_0)", "2 labels"]),
         ("rte", NAMED, None, ["POSITIVE, Negative", "teacher_labels={'rte': ['FIRST', 'SECOND']}`"]),
         (
             "mnli",
@@ -232,7 +235,7 @@ def test_which_names_are_checkpoints(
         ),
         ("sst2", {"id2label": {0: "negative", 1: "LABEL_1"}}, None, ["negative, LABEL_1"]),
         ("sst2", {}, ["positive", "neutral"], ["positive, neutral", "negative, positive"]),
-        ("sst2", {}, ["positive"], ["`teacher_labels` names positive"]),
+        ("sst2", {}, ["positive"], ["`teacher_labels` lists positive"]),
         ("squad", {}, None, ["BertForSequenceClassification", "ForQuestionAnswering"]),
         ("sst2", {"problem_type": "multi_label_classification"}, None, ["multi_label", "classify"]),
     ],

@@ -217,8 +217,8 @@ def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
     write(tmp_path / "intent/validation.parquet", [("v", "label_1")], ("a", "label"))
     report = report_on(open_data(str(tmp_path)), [task])
     first, *_ = report.splits[0].problems
-    assert first.message.startswith("label 'label_7x'; expected: 'label_7' (7)")
-    assert first.message.endswith(" and 69 more") and len(first.message) < 200
+    assert first.message.startswith("label 'label_7x' (did you mean 'label_7'?); expected: 'label_7' (7)")
+    assert first.message.endswith(" and 69 more") and len(first.message) < 230
     lines = [line for level, line in summarise(report.all_problems) if level == "error"]
     assert len(lines) == 4 + 2
     assert "column 'label': unknown label: 9 rows, the first are:" in lines[0]

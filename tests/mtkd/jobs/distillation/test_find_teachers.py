@@ -467,6 +467,22 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
         api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": ["a", "b"]})
 
 
+def test_a_run_is_compared_with_the_checkpoint_that_taught_it(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Bert")
+    student = learn(tmp_path / "run", place).module
+    plain, reordered = (
+        api.evaluate(tmp_path / "run", "pocket", against=place, limit=32, teacher_labels=labels)
+        for labels in (None, {"sst2": ["positive", "negative"]})
+    )
+    assert list(student.tasks) == ["sst2"], "the checkpoint is scored on the tasks of the run"
+    assert any("does not name its outputs" in text for text in plain.warnings)
+    assert not any("does not name its outputs" in text for text in reordered.warnings)
+    references = [found.differences[str(place)]["sst2"].reference for found in (plain, reordered)]
+    assert sum(references) == pytest.approx(1), "the other order of two labels is right on the other rows"
+
+
 def test_the_head_of_a_checkpoint_cannot_be_copied(
     save_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
