@@ -58,7 +58,7 @@ set.student.max_length = {length}
 
 _CONTROL = """
 [steps.control]
-title = "control: the same student learns from the labels alone, in as many steps"
+title = "control: the same student learns from the labels alone, for the same number of steps"
 command = "distill"
 recipe = {recipe}
 {unknown}teacher = {teacher:<22} # {about_teacher}

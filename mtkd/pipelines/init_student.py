@@ -94,6 +94,12 @@ def plan_student(
     option = "set.student.transformer.init" if checkpoint and from_encoder else ""
     option = "teacher" if student.needs_teacher_weights and encoder is None else option
     notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
+    if option:
+        notes.append(
+            f"the encoder that {teacher} was fine-tuned from is not recorded, so the control starts from the "
+            "teacher's weights, and may score better than labels alone would: name that encoder in the step "
+            "`control` of the pipeline"
+        )
     return StudentPlan(
         as_named(recipe),
         as_named(teacher) if teacher else None,

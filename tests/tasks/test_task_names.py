@@ -123,3 +123,14 @@ def test_columns_and_labels_match_the_hub_files():
 def test_a_task_cannot_have_the_name_of_a_group():
     with pytest.raises(UserError, match="name = 'nli' is a built-in group of tasks: "):
         resolve(Task("nli", "classify", ("text",), labels=("no", "yes")))
+
+
+def test_files_of_the_task_that_was_meant(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    for name in ("tickets", "pipeline"):
+        (job / f"{name}.toml").touch()
+    for word in (str(job), str(job / "tickets")):
+        with pytest.raises(UserError) as error:
+            resolve(word)
+        assert error.value.hint == f"a task of your own is named by its file: {job / 'tickets.toml'}"

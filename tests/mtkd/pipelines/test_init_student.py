@@ -73,6 +73,7 @@ def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..
     teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
     made = mtkd("init", reviews, "--out", reviews.parent / "job", "--teacher", teacher)
     assert made.code == 0, made.err
+    assert "is not recorded, so the control starts from the teacher's weights" in made.out
     pipeline = reviews.parent / "job" / "pipeline.toml"
     text = pipeline.read_text()
     assert text.count('teacher = "../Bert"') == 2 and "[steps.teacher]" not in text

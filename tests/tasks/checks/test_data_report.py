@@ -23,6 +23,7 @@ from tasks.data.raw_table import RawTable
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.task import Task
+from tasks.task_names import resolve
 from tasks.task_types.labels import ParsedLabels
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -172,6 +173,29 @@ def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
     unjudged = replace(PAIR, files={"train": str(tmp_path / "pair/validation.parquet")}, validation=())
     (problem,) = report_on(open_data(str(tmp_path)), [unjudged]).problems
     assert "(none is named under [files])" in problem.message
+
+
+def test_a_file_that_does_not_exist_is_named_first(tmp_path: Path) -> None:
+    for split in ("training", "validation"):
+        write(tmp_path / f"rows/{split}.parquet", [(f"{split} {n}", "w", n % 2) for n in range(20)])
+    files = "train = '../rows/traning.parquet'\nvalidation = '../rows/validation.parquet'\n"
+    keys = "name = 'own'\nkind = 'classify'\ncolumns = ['a', 'b']\nlabels = ['no', 'yes']\n"
+    task_file = tmp_path / "job" / "own.toml"
+    task_file.parent.mkdir()
+    task_file.write_text(f"{keys}[files]\n{files}")
+    (task,) = resolve(str(task_file))
+    assert task.files["validation"] == str(tmp_path / "rows/validation.parquet"), "without `..`"
+    (problem,) = report_on(open_data(None), [task]).problems
+    assert problem.place == "own/train" and problem.level == "error"
+    assert problem.message.startswith("the file '../rows/traning.parquet' of own/train does not exist")
+    assert "did you mean '../rows/training.parquet'?" in problem.message.splitlines()[0]
+
+
+def test_a_task_without_test_rows_is_no_warning(tmp_path: Path) -> None:
+    rows = [{"a": f"row {n}", "label": n % 2} for n in range(20)]
+    task = Task(name="own", kind="classify", columns=("a",), labels=("x", "y"))
+    report = report_on(open_data({"own": {"train": rows, "validation": rows[:6]}}), [task])
+    assert not report.problems
 
 
 def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> list[str]:

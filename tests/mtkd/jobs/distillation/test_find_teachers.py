@@ -399,7 +399,7 @@ def test_a_checkpoint_is_named_where_it_cannot_be_used(
     with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
         api.predict(place, None, tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
     with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
-        api.bench_inference([place])
+        api.export(place, out=tmp_path / "export")
 
 
 def test_soft_labels_beside_teachers(
