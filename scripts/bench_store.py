@@ -2,7 +2,7 @@
 
 - train: training steps of the 4x312 and ROSITA6 students with batches of 16, with the teacher in memory and
   from the store at equal loss and padding, and with everything combined (store, batches grouped by length,
-  bf16) compared with all hidden states computed online.
+  bf16) compared with all hidden states computed online, by mtkd's layers and by torch's.
 - build: building a store compared with only the teacher's forward pass on the same batches.
 - start: seconds from starting the command to the first training step of a student.
 
@@ -40,6 +40,8 @@ from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_directory
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.fast_dropout import Dropout
+from mtkd.models.fast_linear import Linear
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
@@ -62,6 +64,7 @@ BERT_BASE = {
     "intermediate_size": 3072,
 }
 PART = {"terms.hidden.depth": 1, "terms.hidden.tokens": 9, "terms.hidden.width": 0.1}
+TORCH_LAYERS = "online, all hidden states, padded to 128, torch's layers"
 ALL = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.width": 1.0}
 
 
@@ -132,6 +135,14 @@ def make_trainer(
     return trainer
 
 
+def use_torch_layers(*modules: torch.nn.Module) -> None:
+    """Turn mtkd's linear and dropout layers into those of torch that they replace."""
+    replaced: dict[type, type] = {Linear: torch.nn.Linear, Dropout: torch.nn.Dropout}
+    for module in modules:
+        for child in module.modules():
+            child.__class__ = replaced.get(type(child), type(child))
+
+
 def steps(trainer: Trainer, count: int | None, number: int) -> float:
     """Rows per second over `count` steps of an epoch, or over all of its steps."""
     rows, started = 0, time.perf_counter()
@@ -150,6 +161,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
         build_store(request(data, teacher, recipe, rows), store, "bench")
         variants: dict[str, tuple[Trainer, int | None]] = {}
         for name, at, pad, changes, count in (
+            (TORCH_LAYERS, None, True, ALL, 3),
             ("online, all hidden states, padded to 128", None, True, ALL, 3),
             ("online, selected part, padded to 128", None, True, {}, 3),
             ("store, selected part, padded to 128", store, True, {}, 12),
@@ -161,6 +173,8 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
                 make_trainer(data, teacher, at, recipe, rows, directory, pad, dropout, **changes),
                 count,
             )
+        plain: Any = variants[TORCH_LAYERS][0]
+        use_torch_layers(plain.train_module, plain.teacher.model)
         speeds: dict[str, list[float]] = {name: [] for name in variants}
         for number in range(rounds + 1):
             for name, (trainer, count) in variants.items():
@@ -168,7 +182,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
                 if number:
                     speeds[name].append(speed)
         print(f"train {recipe}: batches of 16, {rows} rows per task, dropout {dropout}")
-        for base in list(variants)[:2]:
+        for base in list(variants)[:3]:
             for name, rates in speeds.items():
                 report(name, base, rates, speeds[base], "rows/s")
 
