@@ -1,4 +1,4 @@
-"""`mtkd augment questions train | generate`: a T5 that asks."""
+"""`mtkd augment questions train | generate`."""
 
 from __future__ import annotations
 
