@@ -9,7 +9,7 @@ JOBS ?= 4
 .NOTPARALLEL:
 
 help:
-	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (3 to 10 minutes on 2 cores)'
+	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (2 to 10 minutes on 2 cores)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
 	@echo 'make check    the same as make test; CI runs this'
 	@echo 'make faults   kill every command at every change that it makes to the disk, and run it again (hours)'

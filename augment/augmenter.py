@@ -82,7 +82,7 @@ class Augmenter(Protocol):
         """Return an augmenter that has collected what it needs from all rows (task -> rows).
 
         Args:
-            workers: what may do a part of this; the result must not depend on it.
+            workers: processes that may do a part of this; the result must not depend on them.
         """
         return self
 

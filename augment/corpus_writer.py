@@ -136,7 +136,7 @@ def write_corpus(
         overwrite: first remove the corpus of another job from `out`.
         advance: called with the number of copies just finished (including kept ones) times the number of
             ranks, so that one rank can report progress for all.
-        ranks: the processes that share the work; each calls this function with the same job.
+        ranks: the processes that the shards are divided among; each calls this function with the same job.
 
     Raises:
         UserError: there are no rows, a number of copies is below 1, `out` holds something else or is being

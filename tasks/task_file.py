@@ -117,7 +117,7 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside(path: Path, file: str, pattern: bool = True) -> str:
-    """A file or pattern in the directory of the TOML file if there is such a file; else as it is given."""
+    """A file or pattern in the directory of the TOML file if there is such a file; otherwise unchanged."""
     folder, rest = path.parent.resolve(), file
     while rest.startswith("../"):  # `folder` has no links, so its parent is what `..` means
         folder, rest = folder.parent, rest[3:]

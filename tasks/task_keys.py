@@ -131,7 +131,7 @@ def _is_split(name: str) -> bool:
 
 
 def _files_problem(path: Path | str, files: dict[str, Any]) -> UserError:
-    """The error for the first entry of `[files]` that is no split, or names no file."""
+    """The error for the first entry of `[files]` that is not a split, or names no file."""
     usual = ("train", "validation", "test", UNLABELLED)
     for split, file in files.items():
         if not _is_split(split):

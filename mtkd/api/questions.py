@@ -241,7 +241,7 @@ def filter_questions(
     command: str = "mtkd.augment.filter_questions(...)",
     **settings: Any,
 ) -> Filtered:
-    """Keep the generated questions that a teacher can answer, and write some that nobody can.
+    """Keep the generated questions that a teacher can answer, and add unanswerable ones.
 
     Args:
         corpus: of generated questions.

@@ -78,8 +78,8 @@ _run_options = stack(
 def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write masked copies of training rows and of rows without labels (MKD, after Tang et al.).
 
-    After an interruption the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    After an interruption, the same command resumes, and the corpus is byte-identical.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 
@@ -100,14 +100,14 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: A
     "--tagger",
     default="auto",
     metavar="auto|spacy:MODEL|nltk|none",
-    help="where parts of speech come from; nothing is downloaded; none: any word can replace another",
+    help="what finds parts of speech (nothing is downloaded); none: any word can replace any other",
 )
 @_run_options
 def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
-    After an interruption the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    After an interruption, the same command resumes, and the corpus is byte-identical.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 
@@ -124,7 +124,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
 @click.option(
     "--vectors",
     metavar="FILE",
-    help="word vectors as text (GloVe, word2vec), for the neighbours of words that are several tokens  "
+    help="text file of word vectors (GloVe, word2vec), to replace words that consist of several tokens  "
     "[default: the model's input embeddings of whole words]",
 )
 @click.option("--p", default=0.4, help="probability that a word is replaced")
@@ -141,8 +141,8 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
 def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
-    After an interruption the same command resumes.
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    After an interruption, the same command resumes.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 

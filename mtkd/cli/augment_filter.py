@@ -43,7 +43,7 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
     help="a model that answers questions",
 )
 @out_option
-@click.option("--unanswerable", default=0.33, help="share of unanswerable rows in the result")
+@click.option("--unanswerable", default=0.33, help="share of unanswerable questions in the result")
 @click.option("--min-overlap", default=0.5, help="lowest F1 at which two answers agree")
 @click.option(
     "--min-confidence", default=0.0, help='an answer must beat "no answer" by more than this, in logits'
@@ -57,17 +57,17 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
     help="drop a question if the teacher's answer is not the one that it was generated for",
 )
 @click.option("--any-form", is_flag=True, help="also keep text that does not look like a question")
-@click.option("--labels/--no-labels", default=False, help="write the teacher's answers")
+@click.option("--labels/--no-labels", default=False, help="also write the teacher's answers")
 @seed_option
 @click.option("--shard-rows", default=10_000, help="questions examined per output file")
 @workers_options
 @overwrite_option
 @report_options
 def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
-    """Keep the questions that a teacher can answer, and write some that nobody can.
+    """Keep the questions that a teacher can answer, and add unanswerable ones.
 
-    After an interruption the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    After an interruption, the same command resumes, and the corpus is byte-identical.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
     from mtkd.output_files.distributed import launched

@@ -39,4 +39,4 @@ def augment() -> None:
     },
 )
 def questions() -> None:
-    """Generate questions about paragraphs with a T5, for a teacher to answer (WaLDORf)."""
+    """Generate questions about paragraphs, for a teacher to answer (WaLDORf)."""

@@ -1,4 +1,4 @@
-"""`mtkd augment questions train | generate`: a T5 that asks."""
+"""`mtkd augment questions train | generate`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tasks.data.corpus_reader import CorpusManifest
 
 _FORMAT_HELP = (
-    "what the generator reads; context: the context; answer: the answer, then the context; "
-    "sentence: the answer, then only its sentence of the context"
+    "what the generator reads; context: only the context; answer: the answer, then the context; "
+    "sentence: the answer, then the sentence that contains it"
 )
 _DEEPEST = 100  # tables inside each other, of --extra-body
 _ABOVE_0 = click.IntRange(min=1)
@@ -73,7 +73,7 @@ def _refuse_deep(value: Any) -> None:
 )
 @out_option
 @click.option("--format", default="context", help=_FORMAT_HELP)
-@click.option("--epochs", default=3, type=_ABOVE_0)
+@click.option("--epochs", default=3, type=_ABOVE_0, help="number of epochs")
 @click.option("--steps", type=_ABOVE_0, help="number of steps, instead of --epochs")
 @click.option(
     "--lr",
@@ -84,12 +84,21 @@ def _refuse_deep(value: Any) -> None:
 @click.option("--max-input", default=512, type=click.IntRange(min=8), help="longest prompt in tokens")
 @click.option("--max-output", default=48, type=click.IntRange(min=2), help="longest question in tokens")
 @seed_option
-@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
-@click.option("--vocab-size", default=8000, type=_ABOVE_0, help="vocabulary of a T5 trained from scratch")
-@click.option("--d-model", default=256, type=_ABOVE_0, help="its width")
-@click.option("--layers", default=4, type=_ABOVE_0, help="layers of its encoder and of its decoder")
-@click.option("--heads", default=4, type=_ABOVE_0, help="its attention heads")
-@click.option("--d-ff", default=1024, type=_ABOVE_0, help="its feed-forward width")
+@click.option(
+    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="precision of training"
+)
+@click.option(
+    "--vocab-size", default=8000, type=_ABOVE_0, help="vocabulary size of a T5 that is trained from scratch"
+)
+@click.option("--d-model", default=256, type=_ABOVE_0, help="width of a T5 from scratch")
+@click.option(
+    "--layers",
+    default=4,
+    type=_ABOVE_0,
+    help="layers of the encoder, and of the decoder, of a T5 from scratch",
+)
+@click.option("--heads", default=4, type=_ABOVE_0, help="attention heads of a T5 from scratch")
+@click.option("--d-ff", default=1024, type=_ABOVE_0, help="feed-forward width of a T5 from scratch")
 @limit_option
 @eval_limit_option
 @overwrite_option
@@ -97,7 +106,7 @@ def _refuse_deep(value: Any) -> None:
 def train(out: Path, json_file: str | None, **options: Any) -> None:
     """Fine-tune a T5 to write the questions of a span task.
 
-    After an interruption the same command resumes from its last checkpoint, to the same weights.
+    After an interruption, the same command resumes from its last checkpoint, and ends with the same weights.
     """
     from mtkd.api import augmentation
 
@@ -141,7 +150,9 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
 @click.option("--title-column", default="title", help="column or key of the paragraphs' titles")
 @click.option("--split", default="train", help="split of a hub data set")
 @click.option(
-    "--words", metavar="MIN:MAX", help="use paragraphs of these lengths, in words; longer ones are truncated"
+    "--words",
+    metavar="MIN:MAX",
+    help="use paragraphs of these lengths, in words; longer ones are split between sentences",
 )
 @click.option("--per-paragraph", default=1, type=_ABOVE_0, help="questions per paragraph")
 @click.option("--beams", default=1, type=_ABOVE_0, help="beam search width")
@@ -169,7 +180,7 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
 )
 @click.option("--backend", default="native", help="what runs a T5: native, or ctranslate2 (int8)")
 @click.option(
-    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native backend"
+    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="precision of the native backend"
 )
 @click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
 @workers_options
@@ -194,7 +205,12 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
     callback=_json_value,
     help="""more fields of each request, such as '{"top_k": 20}'; null removes one""",
 )
-@click.option("--concurrency", default=8, type=_ABOVE_0, help="requests to an endpoint at the same time")
+@click.option(
+    "--concurrency",
+    default=8,
+    type=_ABOVE_0,
+    help="maximum number of requests to an endpoint at the same time",
+)
 @click.option(
     "--requests-per-minute", type=_POSITIVE, metavar="N", help="maximum requests per minute to an endpoint"
 )
@@ -212,15 +228,15 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
     "--price-in", type=click.FloatRange(min=0), help="price per million input tokens, for the estimate"
 )
 @click.option("--price-out", type=click.FloatRange(min=0), help="price per million output tokens")
-@click.option("--dry-run", is_flag=True, help="only count paragraphs, and estimate what an endpoint costs")
+@click.option("--dry-run", is_flag=True, help="only count paragraphs, and estimate the cost of an endpoint")
 @overwrite_option
 @report_options
 def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
-    After an interruption the same command resumes, and the corpus is byte-identical (an endpoint is asked
+    After an interruption, the same command resumes, and the corpus is byte-identical (an endpoint is asked
     only for what is missing).
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
     from mtkd.output_files.distributed import launched

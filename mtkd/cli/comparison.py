@@ -28,7 +28,7 @@ from tasks.common.errors import UserError, brief
 @click.command()
 @click.argument("grid", metavar="GRID")
 @data_option
-@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} in the name stands for the task")
+@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} stands for the name of the task")
 @click.option(
     "--encoder",
     metavar="DIR|NAME",
@@ -36,29 +36,29 @@ from tasks.common.errors import UserError, brief
     "that of --teacher]",
 )
 @click.option(
-    "--store", metavar="DIR", help="a knowledge store in place of the teacher; {task} works here too"
+    "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may contain {task}, too"
 )
 @out_option
 @click.option(
     "--text",
     type=PATH,
     metavar="FILE|DIR",
-    help="plain text for cells that start from it",
+    help="plain text for cells that are first trained on it",
 )
 @click.option(
-    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; {task} works here too"
+    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; may contain {task}, too"
 )
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option(
     "--tasks",
     multiple=True,
-    help="replace the grid's tasks: comma-separated ones are trained together; may be given several times",
+    help="replace the grid's tasks; may be given several times; comma-separated tasks share one student",
 )
 @click.option("--seeds", help="replace the grid's seeds (comma-separated)")
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="epochs of every cell, shared among its stages: the same total steps for all, given the same rows "
+    help="epochs of every cell, divided among its stages: the same total steps for all, given the same rows "
     "and batch size (the table says where steps differ)",
 )
 @limit_option
@@ -67,7 +67,7 @@ from tasks.common.errors import UserError, brief
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
 @click.option(
-    "--reference", metavar="CELL", help="what the other cells are compared with  [default: the grid's first]"
+    "--reference", metavar="CELL", help="the cell that the others are compared with  [default: the grid's]"
 )
 @click.option(
     "--baselines/--no-baselines",
@@ -85,7 +85,7 @@ from tasks.common.errors import UserError, brief
     default=1,
     type=click.IntRange(min=1),
     metavar="N",
-    help="runs at the same time, each with its share of the CPU cores",
+    help="number of runs at the same time; the CPU cores are divided among them",
 )
 @click.option("--dry-run", is_flag=True, help="only print the commands")
 @report_options
@@ -101,10 +101,10 @@ def compare(
 ) -> None:
     """Run a grid of cells x tasks x seeds, and print tables: scores, size, speed, differences.
 
-    A cell is a row of these tables: a recipe with its settings. GRID is a TOML file, or the name of one for a
-    paper's table, such as mlkd-table-7; docs/compare.md describes the format and lists the names.
-    Finished runs are not repeated; a run that fails does not stop the others. A second table has each cell's
-    difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
+    A cell is a recipe with settings, and becomes a row of these tables. GRID is a TOML file, or the name of a
+    built-in grid for a table of a paper, such as mlkd-table-7. docs/compare.md describes the format and lists
+    the names. Finished runs are not repeated, and a run that fails does not stop the others. A second table
+    has each cell's difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.grid.compare import run_grid

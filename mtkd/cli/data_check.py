@@ -28,9 +28,9 @@ def data() -> None:
     "--max-length",
     default=128,
     type=click.IntRange(min=8),
-    help="tokens that a model will keep of a row; warn of longer rows",
+    help="maximum number of tokens per row; warn about longer rows",
 )
-@click.option("--list", "max_lines", default=50, help="print at most N lines (0 = all)")
+@click.option("--list", "max_lines", default=50, help="print at most N problems (0 = all)")
 @report_options
 def check(
     data: Any,
@@ -42,8 +42,8 @@ def check(
 ) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
-    Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens,
-    and text that the default vocabulary does not know. The exit code is 2 if there are errors.
+    Warns about imbalanced labels, training rows in other splits, rows that will be truncated to --max-length
+    tokens, and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
     report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, max_lines))

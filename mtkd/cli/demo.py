@@ -47,7 +47,7 @@ TINY: dict[str, Any] = {
 )
 @quiet_option
 def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
-    """Refine, distil, fine-tune and measure on the pocket tasks, in 3 to 10 minutes on 2 cores.
+    """Train a teacher, distil and fine-tune a student, and measure them, in 2 to 10 minutes on 2 cores.
 
     `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the run time.
     """

@@ -30,12 +30,12 @@ from mtkd.cli.options import PATH, report_options, say, show, table
     default=0.5,
     type=click.FloatRange(0, 100),
     metavar="POINTS",
-    help="what an int8 export may lose on a task, beyond chance",
+    help="reject an int8 export if a task's score drops significantly by more than this",
 )
 @click.option(
     "--reduce-range/--full-range",
     default=None,
-    help="7 or 8 bits for int8 weights: 7 for processors without VNNI  [default: as this one needs]",
+    help="7 or 8 bits for int8 weights: 7 for processors without VNNI  [default: what this machine needs]",
 )
 @click.option(
     "--data", metavar="pocket|hub|DIR", help="labelled rows on which both the model and the export are scored"

@@ -13,7 +13,7 @@ from mtkd.cli.options import PATH, say
 @click.command()
 @click.argument("source", type=PATH, metavar="DIR")
 @click.argument("name")
-@click.option("--private", is_flag=True, help="only you can see it, if it is new")
+@click.option("--private", is_flag=True, help="if NAME does not exist yet, create it as a private repository")
 def push(source: Path, name: str, private: bool) -> None:
     """Upload the model, export or corpus in DIR, with its card, to the Hugging Face hub as NAME.
 

@@ -80,7 +80,7 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 )
 @json_option
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
-    """Print a recipe: every line can be changed with --set."""
+    """Print a recipe. Every line of it can be changed with --set."""
     from mtkd.recipes import load_settings, recipe_command, recipe_text
     from mtkd.recipes.settings_reference import settings_in_use
 

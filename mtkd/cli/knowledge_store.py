@@ -39,7 +39,7 @@ contents_options = stack(
     click.option(
         "--data",
         metavar="pocket|hub|DIR",
-        help="where the rows come from; not needed for task files with [files]",
+        help="the source of the rows; not needed for task files with [files]",
         envvar="MTKD_DATA",
     ),
     click.option("--tasks", metavar="T", help="tasks, groups of tasks or task files, comma-separated"),
@@ -79,7 +79,9 @@ contents_options = stack(
 
 @store.command()
 @contents_options
-@click.option("--out", type=PATH, default=Path(), metavar="DIR", help="check the free space here")
+@click.option(
+    "--out", type=PATH, default=Path(), metavar="DIR", help="check the free disk space of this directory"
+)
 @report_options
 def plan(out: Path, json_file: str | None, **options: Any) -> None:
     """Estimate the size of a store and the time to build it; nothing is written."""
@@ -130,10 +132,10 @@ def build(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Run the teacher over all rows and keep what the recipe needs.
+    """Run the teacher on all rows, and store the outputs that the recipe needs.
 
-    After an interruption the same command resumes, and the output is byte-identical.
-    Under torchrun or `accelerate launch` the work is sharded across processes, too.
+    After an interruption, the same command resumes, and the output is byte-identical.
+    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from accelerate import PartialState
 

@@ -106,7 +106,11 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if type(error).__name__ == "DistBackendError" or re.search(_ENDED, str(error)):
             _fail(
-                ["lost the connection to another process of this run", "  hint: see the error of that one"], 1
+                [
+                    "lost the connection to another process of this run",
+                    "  hint: see the error of that process",
+                ],
+                1,
             )
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise

@@ -51,7 +51,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @teacher_labels_option
 @click.option("--split", help="the split to score instead of validation; 'test' includes test_de, ...")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
-@click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
+@click.option("--report", is_flag=True, help="also print scores per class (--json always has them)")
 @click.option(
     "--against",
     type=PATH,

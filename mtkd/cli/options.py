@@ -68,12 +68,12 @@ data_option = click.option(
     metavar="pocket|hub|DIR",
     envvar="MTKD_DATA",
     callback=one_or_several,
-    help="where the rows come from; given several times, each split is read from the first that has it; not "
-    "needed for task files with [files]",
+    help="the source of the rows; if given several times, each split is read from the first source that has "
+    "it; not needed for task files with [files]",
 )
 out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
-overwrite_option = click.option("--overwrite", is_flag=True, help="delete what another run left in --out")
-seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="seed of all random choices")
+overwrite_option = click.option("--overwrite", is_flag=True, help="replace another run or output in --out")
+seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="random seed")
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -122,7 +122,8 @@ teacher_labels_option = click.option(
     "--teacher-labels",
     multiple=True,
     metavar="TASK=a,b,c",
-    help="the task's labels in the order of a transformers checkpoint's outputs, if it does not name them",
+    help="the task's labels in the order of the checkpoint's outputs, if a transformers checkpoint does not "
+    "name them",
 )
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"
@@ -147,7 +148,7 @@ json_option = click.option(
 )
 report_options = stack(json_option, quiet_option)
 device_option = click.option(
-    "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run  [default: a GPU if there is one]"
+    "--device", metavar="cpu|cuda|cuda:N|mps", help="device to run on  [default: a GPU if there is one]"
 )
 
 
@@ -162,7 +163,7 @@ def _options_of_workers(meaning: str) -> Wrapper:
             "--engine",
             default="processes",
             type=click.Choice(["processes", "ray"]),
-            help="where --workers run: on this machine, or on a Ray cluster",
+            help="where the workers run: processes on this machine, or a Ray cluster",
         ),
         click.option(
             "--address",
@@ -174,7 +175,7 @@ def _options_of_workers(meaning: str) -> Wrapper:
 
 workers_options = _options_of_workers("number of processes")
 teacher_workers_options = _options_of_workers(
-    "number of processes that compute the teacher's logits, where these are computed before training"
+    "number of processes that compute the teacher's logits, if these are computed before training"
 )
 
 
@@ -182,7 +183,9 @@ def _options_of_training(lr_help: str) -> Wrapper:
     return stack(
         limit_option,
         eval_limit_option,
-        click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
+        click.option(
+            "--epochs", type=click.IntRange(min=1), help="number of epochs; same as --set train.epochs=N"
+        ),
         click.option(
             "--steps", type=click.IntRange(min=1), help="number of steps; same as --set train.steps=N"
         ),
@@ -190,12 +193,12 @@ def _options_of_training(lr_help: str) -> Wrapper:
             "--batch", type=click.IntRange(min=1), help="rows per step; same as --set train.batch_size=N"
         ),
         click.option("--lr", type=float, help=lr_help),
-        click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
+        click.option("--seed", type=click.IntRange(min=0), help="random seed; same as --set train.seed=N"),
         device_option,
         click.option(
             "--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"
         ),
-        click.option("--resume", is_flag=True, help="fail unless --out holds this run"),
+        click.option("--resume", is_flag=True, help="fail if there is no run in --out to resume"),
         overwrite_option,
         report_options,
     )
@@ -258,7 +261,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
         )
     for row in rows:
         drawn.add_row(*map(plain, row))
-    # Not to a terminal, or to a narrow one: lines as long as they are, rather than columns that vanish.
+    # A fixed width: in a narrow terminal, long lines are better than columns that vanish.
     console = Console(highlight=False, markup=False, width=160)
     with console.capture() as captured:
         console.print(drawn)
@@ -270,7 +273,7 @@ def _numeric(text: str) -> bool:
 
 
 def say_written(count: int, what: str, out: Path, kept: int) -> None:
-    """The closing line of a command that writes a corpus; `kept`: shards that were there already."""
+    """The closing line of a command that writes a corpus; `kept`: shards that existed already."""
     say(f"{count:,} {what} in {out}" + (f" ({kept} shards were there already)" if kept else ""))
 
 

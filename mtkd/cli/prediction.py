@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="rows read at once, and sorted by length to save padding",
 )
-@click.option("--threads", type=THREADS, help="threads of the CPU  [default: all cores]")
+@click.option("--threads", type=THREADS, help="number of CPU threads  [default: all cores]")
 @click.option("--probabilities/--no-probabilities", default=True, help="also write the probabilities")
 @click.option(
     "--replace",
     is_flag=True,
-    help="replace columns of the input that are called like those that are added, such as prediction",
+    help="replace columns of the input that have the name of an added column, such as prediction",
 )
-@click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
+@click.option("--data", metavar="pocket|hub|DIR", help="the source of the test rows (--glue-submission)")
 @click.option(
     "--glue-submission",
     "folder",
@@ -79,11 +79,11 @@ def predict(
     json_file: str | None,
     **options: Any,
 ) -> None:
-    """Predict a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
+    """Predict rows of a file (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
     Files of any length are read part by part. With an exported model, torch is not needed.
 
-    With several models, each task of a submission is predicted by the first that knows it.
+    With several models, each task of a submission is predicted by the first model that was trained on it.
     """
     if folder and data:
         _refuse_options_of_files()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     metavar="DIR|NAME",
     help="a run, a fine-tuned transformers checkpoint, or a pretrained encoder",
 )
-@click.option("--target-speedup", type=float, metavar="X", help="X times as fast as the teacher")
+@click.option("--target-speedup", type=float, metavar="X", help="minimum speed, relative to the teacher")
 @click.option("--max-mb", type=float, metavar="MB", help="maximum size of the weights")
 @click.option("--int8", is_flag=True, help="--max-mb limits the size of an int8 export, instead of fp32")
 @data_option
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
 @click.option("--batch", default=16, type=click.IntRange(min=1), help="rows per forward pass")
 @click.option("--rounds", default=5, type=click.IntRange(min=1), help="timed batches per model")
-@click.option("--threads", type=THREADS, help="threads of the CPU  [default: as torch chooses]")
+@click.option("--threads", type=THREADS, help="number of CPU threads  [default: torch's default]")
 @device_option
 @report_options
 def suggest(json_file: str | None, **options: Any) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--encoder",
     default="minilm",
     metavar="DIR|NAME",
-    help="the pretrained encoder that becomes the teacher, or a checkpoint of MT-DNN (.pt)",
+    help="the pretrained encoder to fine-tune, or a checkpoint of MT-DNN (.pt)",
 )
 @out_option
 @click.option("--recipe", default="refine", help="settings to start from: a name or a .toml file")
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def refine(json_file: str | None, **options: Any) -> None:
     """Fine-tune the teacher on all tasks: a shared encoder with one head per task.
 
-    `minilm` is the 6-layer encoder that is installed together with mtkd; it needs no network.
+    `minilm` is the 6-layer encoder that is installed with mtkd; it needs no network.
     """
     from mtkd.api.training import refine as job
 
@@ -66,22 +66,23 @@ def refine(json_file: str | None, **options: Any) -> None:
 @click.argument("recipe")
 @data_option
 @click.option(
-    "--tasks", help="tasks, groups of tasks or task files, comma-separated  [default: glue, all of it]"
+    "--tasks",
+    help="tasks, groups of tasks or task files, comma-separated  [default: glue, which is all GLUE tasks]",
 )
-@click.option("--text", type=PATH, metavar="FILE|DIR", help="plain text instead of --data")
-@click.option("--text-column", default="text", help="where rows of --text hold their text")
+@click.option("--text", type=PATH, metavar="FILE|DIR", help="plain text to train on, instead of --data")
+@click.option("--text-column", default="text", help="column or key of --text that holds the text")
 @click.option(
     "--teacher",
     multiple=True,
     metavar="[TASK=]DIR|NAME",
     callback=one_or_several,
     help="a run of mtkd refine, a fine-tuned transformers checkpoint, or a pretrained encoder; "
-    "sst2=DIR,rte=NAME for one teacher per task; several of one task are averaged",
+    "sst2=DIR,rte=NAME for one teacher per task; several teachers of one task are averaged",
 )
 @teacher_labels_option
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
-@click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
-@click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")
+@click.option("--corpus", metavar="DIR", help="a corpus written by mtkd augment, added to the training rows")
+@click.option("--store", metavar="DIR", help="a knowledge store to use instead of the teacher")
 @unlabelled_option
 @unlabelled_limit_option
 @teacher_workers_options

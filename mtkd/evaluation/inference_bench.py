@@ -81,7 +81,7 @@ class InferenceResult:
 
     @property
     def speed_text(self) -> str:
-        """The relative speed as it is shown: `1.25x`."""
+        """The relative speed as text, such as `1.25x`."""
         return format_speed(self.speed)
 
     def to_json(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def encode_and_predict(
 def predict_rows(
     model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """One record per row, with `prediction` and whatever else the task's type gives (`TaskType.records`).
+    """One record per row, with `prediction` and the other values of the task's type (`TaskType.records`).
 
     Raises:
         UserError: the model has no head for the task.

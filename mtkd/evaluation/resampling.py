@@ -1,4 +1,4 @@
-"""Scores of resampled validation rows: the bootstrap, without a Python step per sample for most metrics.
+"""Scores of resampled validation rows: the bootstrap, without per-sample Python code for most metrics.
 
 A sample of n rows, drawn with replacement, is described by how often it contains each row. Most metrics are
 functions of sums over rows, so one matrix product with these counts gives their values on many samples.

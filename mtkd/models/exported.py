@@ -1,4 +1,4 @@
-"""An exported model in place of a torch model: `mtkd evaluate`, `predict` and `bench` take either."""
+"""An exported model that can replace a torch model: `mtkd evaluate`, `predict` and `bench` take either."""
 
 from __future__ import annotations
 

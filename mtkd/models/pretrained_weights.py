@@ -95,7 +95,7 @@ def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:
         prefix: what names of weights may start with in the module alone or in the file alone.
 
     Raises:
-        UserError: they are integers, truth values or complex numbers, which loading converts without a word.
+        UserError: they are integers, truth values or complex numbers, which loading would convert silently.
     """
     files = [file]
     if file.name == INDEX:

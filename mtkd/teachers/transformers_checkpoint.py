@@ -39,7 +39,7 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 class CheckpointModel(MultiTaskModel):
-    """A transformers classifier or question-answering model, run as it is, for one task.
+    """A transformers classifier or question-answering model, run unchanged, for one task.
 
     Args:
         classifier: a `...ForSequenceClassification` or `...ForQuestionAnswering`.
@@ -179,7 +179,7 @@ class CheckpointRef(TeacherRef):
             UserError: the weights are damaged, or lack a part such as the head.
         """
         assert self.saved is not None and self.task is not None
-        # `watch` changes how attention is called; a copy leaves the model of the caller as it is
+        # `watch` changes how attention is called; a copy leaves the model of the caller unchanged
         classifier = copy.deepcopy(self.module[0]) if self.module else self._load_classifier()
         info = replace(self.saved.info, max_length=max_length or 8)
         model = CheckpointModel(classifier, self.task, self._tokeniser, info, self.order)

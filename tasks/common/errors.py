@@ -45,8 +45,8 @@ class MtkdWarning(UserWarning):
 
 
 def plain(text: str) -> str:
-    """A text as it is shown: URLs in place of the paths of local copies, and control characters, which could
-    command a terminal, spelled out.
+    """A text as messages show it: URLs in place of the paths of local copies, and control characters, which
+    could command a terminal, spelled out.
     """
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
 
@@ -111,7 +111,7 @@ def a_type(value: object) -> str:
 
 
 def brief(value: object) -> str:
-    """A value as an error shows it, whatever it is: at most 100 characters."""
+    """A value of any type as an error shows it: at most 100 characters."""
     try:
         shown = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting

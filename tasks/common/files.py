@@ -62,7 +62,7 @@ def _finish(file: Path) -> None:
 
 
 def _temporary(path: Path, suffix: str = "tmp") -> Path:
-    """A path beside `path` that nobody can guess, and that `is_temporary` recognises."""
+    """A path beside `path` that cannot be guessed, and that `is_temporary` recognises."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{suffix}")
 
 

@@ -100,7 +100,7 @@ def is_hub_name(name: str) -> bool:
 
 @functools.cache
 def from_hub(name: str, file: str) -> Path | None:
-    """The local copy of `owner/model`, downloaded if necessary; None if it has no `file`, or cannot be had.
+    """The local copy of `owner/model`, downloaded if necessary; None if it has no `file`, or is unavailable.
 
     Only files of `SAFE` kinds are downloaded: no pickles and no code.
     """
@@ -154,7 +154,7 @@ def _has_model_file(directory: Path) -> bool:
 
 
 def only_contains_models(directory: Path) -> UserError | None:
-    """The error for a directory that is no model, but in which there are models; None for others."""
+    """The error for a directory that is not a model, but contains models; None for others."""
     if _has_model_file(directory) or not (models := _models_inside(directory)):
         return None
     return UserError(

@@ -221,7 +221,7 @@ class Mirror:
         Args:
             what: "copying" or "uploading".
             copy: copies a file; returns its version.
-            known: the index as it is before.
+            known: the index before copying.
             last: files that are copied after the others, in this order.
         """
         self.note(known)
@@ -258,7 +258,7 @@ class Mirror:
         return read_record(file, dict[str, list[Any]]) if file.is_file() else {}
 
     def known(self, versions: Mapping[str, str | None]) -> dict[str, list[Any]]:
-        """The entries of the index for files that have these versions, and that nobody changed here."""
+        """The entries of the index for files that have these versions, and that were not changed here."""
         unchanged = {}
         for file, entry in self.index().items():
             stamp, version = self.stamp(file), versions.get(file)

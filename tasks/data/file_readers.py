@@ -71,7 +71,7 @@ def _delimited_batches(collected: _Collected, rows: Iterator[tuple[int, list[str
 
 
 def _csv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
-    """Read a CSV file with a header, whatever its delimiter; quoted fields may span lines."""
+    """Read a CSV file with a header and any delimiter; quoted fields may span lines."""
     collected = _Collected(path, size)
     return _delimited_batches(collected, _csv_rows(path, texts, collected.bad))
 

@@ -147,7 +147,7 @@ def _numbers(task: Task, cell: Any, size: int) -> list[float]:
     if isinstance(cell, dict):
         by_label = {name: value for name, value in cell.items() if value is not None}
         if odd := [name for name in by_label if not isinstance(name, str)]:
-            raise ValueError(f"the label {odd[0]!r} is no text; expected: {shorten(task.labels)}")
+            raise ValueError(f"the label {odd[0]!r} is not text; expected: {shorten(task.labels)}")
         positions = label_positions(task.labels, list(by_label))
         if None in positions or len(by_label) != size:
             raise ValueError(f"labels {shorten(by_label)}; expected: {shorten(task.labels)}")

@@ -65,7 +65,7 @@ def _is_polars(rows: Any) -> bool:
 def without_missing(rows: Any, columns: Sequence[str]) -> Any:
     """A DataFrame or Series of pandas or polars with empty texts in place of missing values.
 
-    Reading a CSV file gives missing values where others see empty texts. Anything else stays as it is.
+    Reading a CSV file gives missing values where others see empty texts. Anything else is unchanged.
 
     Args:
         columns: the text columns.

@@ -96,7 +96,7 @@ def label_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> 
         name: what to call the column in an error.
 
     Raises:
-        UserError: it holds what is no text, such as lists, bytes or a time zone that does not exist.
+        UserError: it holds values that are not text, such as lists, bytes or a time zone that does not exist.
     """
     try:
         column.validate(full=True)

@@ -31,7 +31,7 @@ def prune_vocabulary(
         The smaller tokeniser; for each of its token ids the id of the same token in `tokeniser`, ascending.
 
     Raises:
-        UserError: this is not WordPiece, a character is no piece by itself, or `size` is too small.
+        UserError: this is not WordPiece, a character is not in the vocabulary, or `size` is too small.
     """
     backend = json.loads(tokeniser.hf.backend_tokenizer.to_str())
     model, ids_by_token = backend["model"], tokeniser.hf.get_vocab()

@@ -50,7 +50,7 @@ class AnswerLog:
         self._unflushed = 0
 
     def add(self, name: str, answer: Completion) -> None:
-        """Append an answer; it survives the end of this process at once, and of the machine soon."""
+        """Append an answer; it survives a crash of this process, and once flushed one of the machine."""
         line = json.dumps({"question": name, **dataclasses.asdict(answer)}) + "\n"
         with self._lock, disk_errors(self.path):
             if self._file is None:

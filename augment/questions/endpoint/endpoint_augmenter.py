@@ -163,7 +163,7 @@ class EndpointQuestions(Augmenter):
 
     @property
     def settings(self) -> dict[str, float | int | str]:
-        """All settings that affect the questions. The address does not: another server may go on."""
+        """All settings that affect the questions. The address does not: another server may resume."""
         return {**self.endpoint_prompt.settings, "words": self.words}
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:

@@ -126,7 +126,7 @@ def filter_corpus(
         workers: what filters the shards; the output does not depend on it.
         load: loads the answerer in other processes.
         overwrite: first remove the corpus of another job from `out`.
-        ranks: the processes that share the work; each calls this function with the same job.
+        ranks: the processes that the shards are divided among; each calls this function with the same job.
         advance: called with the number of questions just decided (including those of finished shards) times
             the number of ranks, so that one rank can report progress for all.
 

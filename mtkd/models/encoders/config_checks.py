@@ -11,7 +11,7 @@ from tasks.common.errors import UserError, brief, reason_of
 # Keys of a configuration that would load code, or weights of another form than plain tensors.
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
 _ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
-_MAX_DEPTH, _MAX_NUMBER = 8, 10**9  # tables and lists inside each other; numbers
+_MAX_DEPTH, _MAX_NUMBER = 8, 10**9  # nesting of tables and lists; size of numbers
 _LABELS, _MAX_LABELS = ("num_labels", "_num_labels", "id2label", "label2id"), 100_000
 # How a transformers model returns its outputs, which mtkd decides, and the dtype of its weights.
 _OUTPUT_KEYS = (

@@ -66,7 +66,9 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(state, dict) or not isinstance(config, dict):
         raise UserError(f"{path} has no `state` and `config`", expected=_EXPECTED)
     if odd := [name for name, value in state.items() if not _is_weight(name, value)]:
-        raise UserError(f"the `state` in {path} has {brief(odd[0])}, which is no weight", expected=_EXPECTED)
+        raise UserError(
+            f"the `state` in {path} has {brief(odd[0])}, which is not a weight", expected=_EXPECTED
+        )
     weights = {
         name.removeprefix(_ENCODER): value for name, value in state.items() if name.startswith(_ENCODER)
     }

@@ -9,10 +9,10 @@ from mtkd.models.encoders.pretrained_config import Pooling
 
 
 def side_by_side(text_numbers: Tensor, first_position: int, *, adds_mask: bool) -> dict[str, Tensor]:
-    """The arguments of a Transformer for two texts in one sequence that do not see each other.
+    """The arguments of a Transformer for two texts in one sequence that do not attend to each other.
 
     Args:
-        text_numbers: (B, L) the number of each token's text, 1 or 2; 0 for padding, which sees padding only.
+        text_numbers: (B, L) the number of each token's text, 1 or 2; 0 for padding, which attends to padding.
         first_position: the position of a text's first token.
         adds_mask: whether the attention adds its mask to the scores, instead of reading it as True or False.
 

@@ -102,7 +102,7 @@ def test_rows_that_are_refused(cell: str | None, message: str) -> None:
 
 def test_labels_of_a_map_are_texts() -> None:
     cells = pa.array([[(b"bad", 0.5), (b"good", 0.5)]], pa.map_(pa.binary(), pa.float64()))
-    assert read(MOOD, cells)[1] == ["0: the label b'bad' is no text; expected: bad, so-so, good"]
+    assert read(MOOD, cells)[1] == ["0: the label b'bad' is not text; expected: bad, so-so, good"]
 
 
 def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:

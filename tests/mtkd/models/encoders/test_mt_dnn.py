@@ -117,8 +117,8 @@ def without(parts: dict[str, Any], part: str, name: str) -> dict[str, Any]:
         ),
         (lambda parts: {**parts, "config": {**CONFIG, "intermediate_size": 14}}, "do not fit its sizes"),
         (lambda parts: {**parts, "config": {**CONFIG, "vocab_size": 100}}, "a vocabulary of 100 tokens"),
-        (lambda parts: {**parts, "state": {5: torch.ones(1)}}, "has 5, which is no weight"),
-        (lambda parts: {**parts, "state": {"bert.x": 5}}, "has 'bert.x', which is no weight"),
+        (lambda parts: {**parts, "state": {5: torch.ones(1)}}, "has 5, which is not a weight"),
+        (lambda parts: {**parts, "state": {"bert.x": 5}}, "has 'bert.x', which is not a weight"),
         *(
             (lambda parts, key=key, value=value: {**parts, "config": {**CONFIG, key: value}}, problem)
             for key, value, problem in (
