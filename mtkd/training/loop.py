@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.callbacks import (
     Callback,
     JsonLinesLog,
