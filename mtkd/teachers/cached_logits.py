@@ -21,7 +21,7 @@ from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.digests import DIGESTS, damaged_files, write_digests
 from tasks.common.errors import UserError
-from tasks.common.files import remove_leftovers
+from tasks.common.locks import remove_leftovers
 from tasks.common.mapped import release_pages
 from tasks.common.progress import Advance, progress
 from tasks.task import Task
