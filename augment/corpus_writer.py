@@ -142,15 +142,7 @@ def write_corpus(
         UserError: there are no rows, a number of copies is below 1, `out` holds something else or is being
             written by another process, or the disk is full (finished shards are kept).
     """
-    for task, part in rows.items():
-        if len(part) == 0:
-            raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
-        if not 1 <= job.copies[task] <= MOST_COPIES:
-            raise UserError(
-                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MOST_COPIES:,}"
-            )
-    if not rows:
-        raise UserError("there is no task to copy", expected="1 or more")
+    _check_copies(job, rows)
     digests = _digests(job, rows)
     output = _output(job, rows, out, digests)
     load = job.augmenter.loader if workers.in_other_processes else None
@@ -190,6 +182,19 @@ def write_corpus(
             write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
+
+
+def _check_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> None:
+    """Refuse a corpus without rows, and numbers of copies out of range; raises UserError."""
+    for task, part in rows.items():
+        if len(part) == 0:
+            raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
+        if not 1 <= job.copies[task] <= MOST_COPIES:
+            raise UserError(
+                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MOST_COPIES:,}"
+            )
+    if not rows:
+        raise UserError("there is no task to copy", expected="1 or more")
 
 
 def _digests(job: CorpusJob, rows: Mapping[str, SourceRows]) -> _Digests:

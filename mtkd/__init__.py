@@ -116,7 +116,7 @@ _MODULES = {
         "EncoderConfig",
         "StudentSettings",
     ),
-    "mtkd.settings": ("TrainSettings",),
+    "mtkd.train_settings": ("TrainSettings",),
     "mtkd.training.callbacks": ("Callback",),
     "mtkd.outputs": (
         "LOGITS",
@@ -164,7 +164,7 @@ if TYPE_CHECKING:
     from mtkd.outputs import LOGITS, EncoderOutput, EncoderSpec, OutputSpec
     from mtkd.pipelines.init_pipeline import init_pipeline
     from mtkd.pipelines.run import run_pipeline
-    from mtkd.settings import TrainSettings
+    from mtkd.train_settings import TrainSettings
     from mtkd.training.callbacks import Callback
     from tasks.common.errors import MtkdWarning, UserError
     from tasks.task import Task

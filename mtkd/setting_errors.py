@@ -40,6 +40,7 @@ def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _R
 def _explain(
     model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, reference: str
 ) -> UserError:
+    """The error about the first invalid key of some settings."""
     errors = error.errors()
     # A term without a loss is a misspelt name, whatever else is wrong with it.
     first_error = next((e for e in errors if e["type"] == "missing" and e["loc"][2:] == ("loss",)), errors[0])
@@ -51,21 +52,7 @@ def _explain(
     path = [str(p) for p in first_error["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
     key = ".".join(path)
     if first_error["type"] == "extra_forbidden":
-        section = ".".join(path[:-1])
-        usual = _USUAL_NAMES.get(path[-1], path[-1])
-        if path[0] == "terms" and len(path) == 3:
-            fields = _term_model(values, path[1]).model_fields
-            return unknown("setting", key, [f"{section}.{field}" for field in fields])
-        known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
-        if whole_key := _with_known_end(path, first_error.get("input"), known_names):
-            key, nearest = whole_key
-            section = nearest.rpartition(".")[0]
-            siblings = [name for name in known_names if name.rpartition(".")[0] == section]
-            return unknown("setting", key, siblings, hint=reference)
-        beside = [name for name in known_names if name.startswith(f"{section}.")] if section else known_names
-        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known_names
-        near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
-        return unknown("setting", key, near, hint=reference)
+        return _unknown_setting(model, values, path, first_error.get("input"), reference)
     if first_error["type"] == "missing" and path[0] == "terms" and path[2:] == ["loss"]:
         known_names = [name for name, term in values["terms"].items() if find_settings(term)]
         return unknown("term", path[1], known_names, hint=f"a new term needs `{key}=...`")
@@ -86,6 +73,32 @@ def _explain(
             example = f", such as {key}.weight" if path[0] == "terms" else ""
             expected = f"a table of settings{example}"
     return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
+
+
+def _unknown_setting(
+    model: type[BaseModel], values: Mapping[str, Any], path: list[str], value: Any, reference: str
+) -> UserError:
+    """The error for a setting that does not exist, with the most similar ones that do.
+
+    Args:
+        path: the parts of the key; `value`: what it was set to.
+        reference: where all keys are described.
+    """
+    key, section = ".".join(path), ".".join(path[:-1])
+    usual = _USUAL_NAMES.get(path[-1], path[-1])
+    if path[0] == "terms" and len(path) == 3:
+        fields = _term_model(values, path[1]).model_fields
+        return unknown("setting", key, [f"{section}.{field}" for field in fields])
+    known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
+    if whole_key := _with_known_end(path, value, known_names):
+        key, nearest = whole_key
+        section = nearest.rpartition(".")[0]
+        siblings = [name for name in known_names if name.rpartition(".")[0] == section]
+        return unknown("setting", key, siblings, hint=reference)
+    beside = [name for name in known_names if name.startswith(f"{section}.")] if section else known_names
+    near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known_names
+    near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
+    return unknown("setting", key, near, hint=reference)
 
 
 def _term_model(values: Mapping[str, Any], name: str) -> type[BaseModel]:

@@ -28,8 +28,8 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import LOGITS
-from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.train_settings import TrainSettings
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.train_step import TrainStep
 from tasks.common.hub_loading import DEFAULT_ENCODER

@@ -29,7 +29,7 @@ from mtkd.models.encoders.static import StaticConfig, StaticEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.processes import make_accelerator

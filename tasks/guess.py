@@ -95,25 +95,7 @@ def guess_task(
     """
     usual = [name for name in table.column_names if name.lower() in (*_LABELS, *SCORES)]
     table = readable_columns(table, [*columns, *usual, label])
-    if not table.num_rows or not table.num_columns:
-        raise UserError(f"{what} has no rows", expected="labelled rows")
-    if table.num_columns == 1:
-        raise UserError(
-            f"{what} has one column, {table.column_names[0]!r}",
-            expected="a text column and a label column",
-            hint="texts alone can be added to labelled rows with `unlabelled=FILE`",
-        )
-    for name in [*columns, *([] if label is None else [label])]:
-        if name not in table.column_names:
-            raise unknown(f"column of {what}:", name, table.column_names)
-    if kind in task_type_names() and kind not in KINDS:
-        raise UserError(
-            f"a task of the type {kind!r} cannot be guessed from its rows",
-            expected=", ".join(KINDS),
-            hint="write its task file by hand: docs/add-a-task.md describes the format",
-        )
-    if kind is not None and kind not in KINDS:
-        raise unknown("task type", kind, KINDS)
+    _check_given(table, what, columns, label, kind)
     other_labels: list[str] = []
     if label is None:
         label, *other_labels = _label_columns(table, columns, what)
@@ -137,6 +119,31 @@ def guess_task(
             )
         return replace(guess, labels=names)
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
+
+
+def _check_given(
+    table: pa.Table, what: str, columns: Sequence[str], label: str | None, kind: str | None
+) -> None:
+    """Check that a table can hold a task, and that the columns and the task type that are given exist."""
+    if not table.num_rows or not table.num_columns:
+        raise UserError(f"{what} has no rows", expected="labelled rows")
+    if table.num_columns == 1:
+        raise UserError(
+            f"{what} has one column, {table.column_names[0]!r}",
+            expected="a text column and a label column",
+            hint="texts alone can be added to labelled rows with `unlabelled=FILE`",
+        )
+    for name in [*columns, *([] if label is None else [label])]:
+        if name not in table.column_names:
+            raise unknown(f"column of {what}:", name, table.column_names)
+    if kind in task_type_names() and kind not in KINDS:
+        raise UserError(
+            f"a task of the type {kind!r} cannot be guessed from its rows",
+            expected=", ".join(KINDS),
+            hint="write its task file by hand: docs/add-a-task.md describes the format",
+        )
+    if kind is not None and kind not in KINDS:
+        raise unknown("task type", kind, KINDS)
 
 
 def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:

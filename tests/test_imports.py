@@ -16,7 +16,16 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 ROWS = (
     ("output_files",),
     ("device", "strict_settings", "selection", "outputs", "model_files", "runtime", "time_trial"),
-    ("settings", "setting_errors", "precision", "models", "losses", "teachers", "knowledge_store"),
+    (
+        "settings",
+        "train_settings",
+        "setting_errors",
+        "precision",
+        "models",
+        "losses",
+        "teachers",
+        "knowledge_store",
+    ),
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
     ("jobs",),
@@ -26,7 +35,16 @@ ROWS = (
 )
 ROW_OF = {f"mtkd.{part}": number for number, parts in enumerate(ROWS, 1) for part in parts}
 # What augment may import of mtkd, and the parts of mtkd that may import augment.
-BELOW_AUGMENT = ("output_files", "device", "outputs", "settings", "models", "losses", "teachers", "training")
+BELOW_AUGMENT = (
+    "output_files",
+    "device",
+    "outputs",
+    "train_settings",
+    "models",
+    "losses",
+    "teachers",
+    "training",
+)
 ABOVE_AUGMENT = ("cli", "api")
 
 # Modules that import each other: one of them only inside a function, or for its annotations.

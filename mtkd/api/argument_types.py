@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mtkd.api.model import Model
     from mtkd.losses.loss_term import LossTerm
     from mtkd.models.multitask import MultiTaskModel
-    from mtkd.settings import TrainSettings
+    from mtkd.train_settings import TrainSettings
     from mtkd.training.callbacks import Callback
 else:
     Module = later("torch.nn", "Module")
@@ -29,7 +29,7 @@ else:
     Model = later("mtkd.api.model", "Model")
     LossTerm = later("mtkd.losses.loss_term", "LossTerm")
     MultiTaskModel = later("mtkd.models.multitask", "MultiTaskModel")
-    TrainSettings = later("mtkd.settings", "TrainSettings")
+    TrainSettings = later("mtkd.train_settings", "TrainSettings")
     Callback = later("mtkd.training.callbacks", "Callback")
 
 # A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.

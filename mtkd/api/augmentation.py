@@ -216,6 +216,7 @@ def run(
 
 
 def _trainable_tasks(tasks: TaskSpec) -> list[Task]:
+    """The tasks without those that have no training split, and therefore no rows to copy."""
     return [task for task in resolve(tasks) if task.train is not None]
 
 

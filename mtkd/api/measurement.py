@@ -149,13 +149,8 @@ def predict(
             lambda rows: exported.predict_rows(resolved_task, rows, batch), resolved_task, *files, **options
         )
 
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        if isinstance(model, str | Path) and not Path(model).exists():
-            problem = f"there is no directory {model}{did_you_mean_model(str(model))}"
-            raise UserError(problem, hint="models that are not exports need torch") from error
-        raise
+    _require_torch(model)
+    import torch
 
     from mtkd.evaluation.prediction import predict_rows
     from mtkd.models.saved_model import model_directory
@@ -174,6 +169,17 @@ def predict(
         )
     finally:
         torch.set_num_threads(threads_before)
+
+
+def _require_torch(model: str | Path | Model) -> None:
+    """Import torch; if it is missing and there is no such directory, the UserError names the directory."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if isinstance(model, str | Path) and not Path(model).exists():
+            problem = f"there is no directory {model}{did_you_mean_model(str(model))}"
+            raise UserError(problem, hint="models that are not exports need torch") from error
+        raise
 
 
 @checked

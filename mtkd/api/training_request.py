@@ -10,7 +10,7 @@ from tasks.task import Task
 from tasks.task_names import describe, resolve
 
 if TYPE_CHECKING:
-    from mtkd.settings import TrainSettings
+    from mtkd.train_settings import TrainSettings
     from mtkd.training.callbacks import Callback
 
 

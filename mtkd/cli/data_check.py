@@ -12,7 +12,8 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.options import data_option, echo, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
-    from tasks.checks.data_report import DataReport, SplitReport
+    from tasks.checks.data_report import DataReport
+    from tasks.checks.split_report import SplitReport
 
 
 @click.group()

@@ -14,7 +14,8 @@ from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.common.files import atomic_path, locked
+from tasks.common.files import atomic_path
+from tasks.common.locks import locked
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes
 from tasks.data.loading import digest_rows

@@ -11,7 +11,8 @@ import numpy as np
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from tasks.common.files import locked, staged_directory
+from tasks.common.files import staged_directory
+from tasks.common.locks import locked
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows

@@ -10,7 +10,7 @@ import torch
 from mtkd.jobs.training_data import TaskData, TrainingData
 from mtkd.losses.logits import Labels
 from mtkd.losses.objective import Objective
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError
 from tasks.data.rows import has_label
 from tasks.task import Task

@@ -18,7 +18,7 @@ from mtkd.evaluation.baseline import (
     best_constant,
     encoder_baselines,
 )
-from mtkd.evaluation.class_report import class_report
+from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
@@ -89,14 +89,7 @@ def evaluate(
     tasks = resolve(spec, model_tasks) if spec else model_tasks
     other_checkpoint = None
     if against is not None:
-        try:
-            against, other_checkpoint = _checkpoint(against, tasks, target, labels_of_other)
-            if isinstance(against, Path):
-                read_saved(against)  # raises the errors
-        except UserError as error:
-            raise UserError(
-                f"`against`: {error.problem}", expected=error.expected, hint=error.hint
-            ) from error
+        against, other_checkpoint = _other_model(against, tasks, target, labels_of_other)
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
     if against is not None:
@@ -115,13 +108,7 @@ def evaluate(
         check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
     by_name = {task.name: task for task in tasks}
     scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
-    reports = {
-        f"{score.task}/{score.split}": class_report(
-            by_name[score.task], score.predictions.predictions, score.predictions.labels
-        )
-        for score in scores
-        if score.predictions is not None and by_name[score.task].type.one_class
-    }
+    reports = _class_reports(by_name, scores)
     compared: dict[str, Runs] = {}
     if against is not None:
         other_scores, more_warnings = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
@@ -140,6 +127,19 @@ def evaluate(
 
 def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskModel:
     return model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(device)
+
+
+def _other_model(
+    against: Path | MultiTaskModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
+) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
+    """As `_checkpoint`, for the model to compare with; its errors name the argument."""
+    try:
+        other, checkpoint = _checkpoint(against, tasks, device, labels)
+        if isinstance(other, Path):
+            read_saved(other)  # raises the errors
+    except UserError as error:
+        raise UserError(f"`against`: {error.problem}", expected=error.expected, hint=error.hint) from error
+    return other, checkpoint
 
 
 def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
@@ -177,6 +177,17 @@ def _score_all(
             who = f"the model {checkpoint.name}"
             warnings += order_warnings(who, task, checkpoint.order, logits, encoded.labels)
     return scores, warnings
+
+
+def _class_reports(tasks: Mapping[str, Task], scores: Sequence[TaskScores]) -> dict[str, ClassReport]:
+    """ "task/split" -> the report on each class, for classification tasks."""
+    return {
+        f"{score.task}/{score.split}": class_report(
+            tasks[score.task], score.predictions.predictions, score.predictions.labels
+        )
+        for score in scores
+        if score.predictions is not None and tasks[score.task].type.one_class
+    }
 
 
 def _by_task(scores: Sequence[TaskScores]) -> Runs:

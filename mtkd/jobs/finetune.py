@@ -22,7 +22,8 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision
-from mtkd.settings import FinetuneSettings, TrainSettings
+from mtkd.settings import FinetuneSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes

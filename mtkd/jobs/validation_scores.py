@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from mtkd.evaluation.scoring import TaskScores, score_logits
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError, unknown
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded

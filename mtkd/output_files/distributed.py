@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.common.errors import UserError, reason_of
-from tasks.common.files import LockedError, locked
 from tasks.common.launcher import check_launch
+from tasks.common.locks import LockedError, locked
 from tasks.common.progress import say
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import Any
 
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from tasks.common.errors import UserError
-from tasks.common.files import LOCK, locked, remove_leftovers
+from tasks.common.locks import LOCK, locked, remove_leftovers
 from tasks.common.records import read_record, write_record
 from tasks.common.urls import with_urls
 

@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.output_files.output_directory import has_claim, visible_files
 from tasks.common.errors import UserError, shorten
-from tasks.common.files import locked
 from tasks.common.launcher import launch
+from tasks.common.locks import locked
 from tasks.common.progress import say
 from tasks.common.remote import UPLOADING, Mirror, local, one_look, remote_errors
 from tasks.common.remote_versions import uploaded

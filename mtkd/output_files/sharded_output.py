@@ -18,7 +18,8 @@ import numpy as np
 
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from tasks.common.files import atomic_path, remove_leftovers
+from tasks.common.files import atomic_path
+from tasks.common.locks import remove_leftovers
 from tasks.common.progress import Advance
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry

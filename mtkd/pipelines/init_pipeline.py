@@ -114,23 +114,7 @@ def init_pipeline(
     splits, others = read_parts(names, validation, unlabelled)
     inputs = {part.path.resolve() for part in (*splits.values(), *others) if part.path}
     guess = _guess(splits, columns, label, kind)
-    named = {Path(path).resolve() for path in unlabelled}
-    for part in others:
-        if guess.label not in part.raw.table.column_names:
-            continue
-        labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
-        if labelled and part.path and part.path.resolve() in named:
-            raise UserError(
-                f"{part.raw.path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
-                f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
-                expected="text without labels",
-                hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
-            )
-        if labelled:
-            raise UserError(
-                f"{part.raw.path} and {splits['train'].raw.path} both hold labelled rows",
-                hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
-            )
+    _refuse_labelled(others, splits["train"], guess, {Path(path).resolve() for path in unlabelled})
     task = _task(_name(name, names), guess)
     texts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
@@ -147,18 +131,41 @@ def init_pipeline(
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
     notes += label_notes(task, guess, splits)
     if "validation" not in splits:
-        held_out = _held_out(train, guess, validation_fraction)
-        rows = pc.sum(held_out).as_py()
+        splits["train"], splits["validation"] = _set_aside(train, guess, validation_fraction)
+        rows = len(splits["validation"].raw.table)
         notes.append(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
             "for validation"
         )
-        splits |= {
-            "train": Part.of(train.filter(pc.invert(held_out))),
-            "validation": Part.of(train.filter(held_out)),
-        }
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
+
+
+def _refuse_labelled(others: Sequence[Part], train: Part, guess: Guess, unlabelled: Collection[Path]) -> None:
+    """Refuse files that are neither training nor validation rows, but have labels.
+
+    Args:
+        unlabelled: the files that the user gave as `unlabelled`.
+
+    Raises:
+        UserError: a file has labelled rows.
+    """
+    for part in others:
+        if guess.label not in part.raw.table.column_names:
+            continue
+        labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
+        if labelled and part.path and part.path.resolve() in unlabelled:
+            raise UserError(
+                f"{part.raw.path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
+                f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
+                expected="text without labels",
+                hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
+            )
+        if labelled:
+            raise UserError(
+                f"{part.raw.path} and {train.raw.path} both hold labelled rows",
+                hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
+            )
 
 
 def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:
@@ -234,15 +241,16 @@ def _check(task: Task, split: str, part: Part) -> None:
     require_valid(lenient, split, raw, raw.path)
 
 
-def _held_out(table: pa.Table, guess: Guess, fraction: float) -> pa.Array:
-    """True for the rows that become validation rows: those of the texts with the lowest digests."""
+def _set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
+    """Split training rows into training and validation rows: those of the texts with the lowest digests."""
     columns = guess.columns[-1:] if guess.kind == "span" else guess.columns
     texts = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
     order = sorted(set(texts), key=lambda text: hashlib.sha256(repr(text).encode()).digest())
     if len(order) < 2:
         raise UserError("one text cannot be split into training and validation rows", expected="two or more")
     chosen = set(order[: min(_MOST_VALIDATION, max(1, round(fraction * len(order))))])
-    return pa.array(np.array([text in chosen for text in texts]))
+    held_out = pa.array(np.array([text in chosen for text in texts]))
+    return Part.of(table.filter(pc.invert(held_out))), Part.of(table.filter(held_out))
 
 
 def _write(

@@ -12,7 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.common.errors import UserError
-from tasks.common.files import atomic_path, check_output_file, locked
+from tasks.common.files import atomic_path, check_output_file
+from tasks.common.locks import locked
 from tasks.common.records import Record, read_record, write_record
 from tasks.common.sha256 import digest_file
 

@@ -24,7 +24,8 @@ from mtkd.recipes import assign_setting
 from mtkd.training.run_directory import RUN_FILE
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError
-from tasks.common.files import locked, write_json
+from tasks.common.files import write_json
+from tasks.common.locks import locked
 from tasks.common.progress import is_quiet, say
 from tasks.common.records import Record, read_record
 from tasks.common.urls import as_url

@@ -42,7 +42,11 @@ def write_report(
     bench: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write a report of runs; see `mtkd.report_html`."""
+    """Write a report of runs as one HTML file; for the arguments see `mtkd.report_html`.
+
+    Raises:
+        UserError: `out` exists already, or a run or the data cannot be read.
+    """
     if out.exists() and not (overwrite and out.is_file()):
         problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
@@ -148,6 +152,7 @@ def _best(gathered: Gathered, scores: Scores) -> ReportedModel | None:
 
 
 def _headline(gathered: Gathered, scores: Scores, best: ReportedModel | None) -> list[str]:
+    """Sentences on the best model: its score, and how it differs from each reference; [] without scores."""
     if best is None:
         return []
     column = scores.columns[0]
@@ -205,6 +210,7 @@ def _scores_over_steps(run: Run) -> dict[str, list[tuple[float, float]]]:
 
 
 def _curves(run: Run) -> list[Markup]:
+    """The charts of a run's loss and validation scores over steps, where there are points enough for one."""
     losses = [(record["step"], record["loss"]) for record in run.log if "loss" in record]
     scores = _scores_over_steps(run)
     run_curves = []

@@ -21,7 +21,7 @@ from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.digests import DIGESTS, damaged_files, write_digests
 from tasks.common.errors import UserError
-from tasks.common.files import remove_leftovers
+from tasks.common.locks import remove_leftovers
 from tasks.common.mapped import release_pages
 from tasks.common.progress import Advance, progress
 from tasks.task import Task
@@ -88,6 +88,24 @@ def _holds_logits(path: Path, task: Task, shard: PlannedShard) -> bool:
     return stored is not None and stored.dtype == "F32" and stored.shape[:2] == rows
 
 
+def _folders(directory: Path, shards: Sequence[PlannedShard]) -> list[Path]:
+    """The folders of a cache that hold some of the shards, as far as they exist."""
+    folders = dict.fromkeys((directory / shard.file).parent for shard in shards)
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _remove_damaged(directory: Path, shards: Sequence[PlannedShard], tasks: Mapping[str, Task]) -> None:
+    """Remove what killed processes left, and the shards that are damaged or have the wrong shape."""
+    for folder in _folders(directory, shards):
+        remove_leftovers(folder)
+        for file in damaged_files(folder):
+            (folder / file).unlink(missing_ok=True)
+    for shard in shards:
+        path = directory / shard.file
+        if path.is_file() and not _holds_logits(path, tasks[shard.task], shard):
+            path.unlink()
+
+
 def cache_logits(
     teacher: MultiTaskModel,
     tasks: Mapping[str, Task],
@@ -128,7 +146,6 @@ def cache_logits(
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
     output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
-    directories = [directory / folder.name for name in data for folder in folders[name]]
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = data[shard.task].take(np.asarray(shard.rows))
@@ -139,22 +156,16 @@ def cache_logits(
     if load and workers.in_other_processes:
         setup = partial(_logits_maker, load, precision, batch_size)
     with locked_by_first(directory, ranks):  # other runs may use this teacher
-        for path in filter(Path.is_dir, directories) if ranks.first else ():
-            remove_leftovers(path)
-            for file in damaged_files(path):  # is computed again
-                (path / file).unlink(missing_ok=True)
-        for shard in shards if ranks.first else ():
-            path = directory / shard.file
-            if path.is_file() and not _holds_logits(path, tasks[shard.task], shard):
-                path.unlink()  # is computed again
+        if ranks.first:
+            _remove_damaged(directory, shards, tasks)
         ranks.wait()
         missing = output.missing()
         total, remaining = total_size(shards), total_size(missing)
         with progress("teacher", total, done=total - remaining) as advance:
             output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
-        for path in filter(Path.is_dir, directories) if ranks.first else ():
-            if missing or not (path / DIGESTS).is_file():
-                write_digests(path)
+        for folder in _folders(directory, shards) if ranks.first else ():
+            if missing or not (folder / DIGESTS).is_file():
+                write_digests(folder)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mtkd.losses.objective import Objective
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.prefetch import prefetched
 from tasks.task import Task
 from tasks.tokens.batching import Batch, Collator

@@ -1,9 +1,8 @@
-"""The training loop of all jobs: steps, checkpoints, signals and logs, whatever is trained."""
+"""The training loop of all jobs: steps, checkpoints and logs, whatever is trained."""
 
 from __future__ import annotations
 
 import math
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +16,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from mtkd.settings import TrainSettings
-from mtkd.training.callbacks import (
-    Callback,
-    JsonLinesLog,
-    ProgressBar,
-    TensorBoardLog,
-    TrainingControl,
-    TrainingState,
-)
+from mtkd.train_settings import TrainSettings
+from mtkd.training.callbacks import Callback, JsonLinesLog, ProgressBar, TensorBoardLog, TrainingState
 from mtkd.training.checkpoint import (
     Position,
     find_checkpoint,
@@ -33,10 +25,10 @@ from mtkd.training.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
-from mtkd.training.interrupts import Interrupted, SignalWatch
+from mtkd.training.interrupts import Interrupted
+from mtkd.training.joint_decisions import JointDecisions
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
-from mtkd.training.processes import sum_over_processes
 from tasks.common.errors import UserError
 
 StepData = TypeVar("StepData")  # what a step is computed from: its rows or batches
@@ -105,10 +97,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         self._callbacks: list[Callback] = []
         if accelerator.is_main_process:
             self._callbacks = [*self._logs, ProgressBar(), *callbacks]
-        self._control, self._signals = TrainingControl(), SignalWatch()
-        # by all processes, in the last `_sync_processes`
-        self._agreed_signal, self._agreed_stop, self._agreed_save = 0, False, False
-        self._saved_at = time.monotonic()
+        self._decisions = JointDecisions(accelerator, settings.checkpoint_minutes)
 
     @abstractmethod
     def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[StepData]]:
@@ -142,7 +131,7 @@ class TrainingLoop(ABC, Generic[StepData]):
             Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
         """
         self.start()
-        with self._signals.active():
+        with self._decisions.signals.active():
             try:
                 self.notify("on_train_begin")
                 # After the last step the epoch may not have been evaluated yet.
@@ -151,9 +140,9 @@ class TrainingLoop(ABC, Generic[StepData]):
             finally:
                 self.notify("on_train_end")
         self.parallel.return_to_device()
-        self._sync_processes()
-        if self._agreed_signal:  # it came while the last checkpoint was written
-            raise Interrupted(self._agreed_signal)
+        self._decisions.sync()
+        if self._decisions.received_signal:  # it came while the last checkpoint was written
+            raise Interrupted(self._decisions.received_signal)
         end = self.position
         return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
 
@@ -179,7 +168,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         stopped = self.position.stopped and self.position.step < self.total
         self.state = replace(self.state, step=self.position.step, epoch=self.position.epoch, stopped=stopped)
         for callback in self._callbacks:
-            getattr(callback, event)(self.state, self._control)
+            getattr(callback, event)(self.state, self._decisions.control)
 
     def _epoch(self) -> None:
         """Run the rest of the current epoch, then call `after_epoch` and write a checkpoint."""
@@ -197,7 +186,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                     position.seconds += time.monotonic() - started
                     started = time.monotonic()
                     self._checkpoint()
-                if self._stopping:
+                if self._decisions.stop:
                     break
         self._check_weights()
         position.epoch, position.batch = position.epoch + 1, 0
@@ -206,8 +195,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         position.seconds += time.monotonic() - started
         for log in self._logs if self.accelerator.is_main_process else ():
             log.flush(replace(self.state, step=position.step))
-        self._sync_processes()
-        position.stopped = position.stopped or self._stopping
+        self._decisions.sync()
+        position.stopped = position.stopped or self._decisions.stop
         self._checkpoint()
 
     def step(self, step_data: StepData) -> float:
@@ -230,7 +219,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         # The only synchronisation with the device in a step.
         on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
-        loss, *term_sums = self._sync_processes([step_loss, *on_cpu[len(parts) + 1 :]])
+        loss, *term_sums = self._decisions.sync([step_loss, *on_cpu[len(parts) + 1 :]])
         terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
         non_finite = [name for name, value in terms.items() if not math.isfinite(value)]
         self._check_finite(loss, self.position.step + 1, non_finite)
@@ -246,27 +235,6 @@ class TrainingLoop(ABC, Generic[StepData]):
         """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
         parts = (self.settings.seed, self.position.step, micro_batch, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-    def _sync_processes(self, numbers: Sequence[float] = ()) -> list[float]:
-        """Sum numbers over all processes.
-
-        What one process found then holds for all: a signal, a stop request, or that it is time for another
-        checkpoint (their clocks differ).
-        """
-        received, stop = self._signals.number, self._control.should_training_stop
-        late = time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
-        flags = [received == signal.SIGINT, received == signal.SIGTERM, stop, late]
-        sent = [*map(float, flags), *numbers]
-        interrupt, terminate, stops, lates, *sums = sum_over_processes(self.accelerator, sent)
-        self._agreed_signal = signal.SIGTERM if terminate else signal.SIGINT if interrupt else 0
-        self._agreed_stop, self._agreed_save = stops > 0, lates > 0
-        return sums
-
-    @property
-    def _stopping(self) -> bool:
-        """True if a callback requested to stop."""
-        single = self.accelerator.num_processes == 1
-        return self._control.should_training_stop if single else self._agreed_stop
 
     def _check_weights(self) -> None:
         """Gather the weights; raise UserError if the last step made them non-finite."""
@@ -294,13 +262,13 @@ class TrainingLoop(ABC, Generic[StepData]):
             if self.accelerator.is_main_process:
                 self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
                 save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
-        self._saved_at = time.monotonic()
+        self._decisions.checkpoint_written()
         self.notify("on_save")
-        if self._agreed_signal:
-            raise Interrupted(self._agreed_signal)
+        if self._decisions.received_signal:
+            raise Interrupted(self._decisions.received_signal)
 
     def _checkpoint_due(self) -> bool:
         """True if a checkpoint is due inside an epoch."""
         every = self.settings.checkpoint_steps
-        due = self._agreed_save or bool(self._agreed_signal)
+        due = self._decisions.save or self._decisions.received_signal != 0
         return due or (every is not None and self.position.step % every == 0)

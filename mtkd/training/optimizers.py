@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda params, **options: torch.optim.Adam(params, fused=True, **options),

@@ -13,8 +13,8 @@ import torch
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import TeacherSource
+from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import DrawnRows
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TEXT, TextFiles

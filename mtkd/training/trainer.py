@@ -21,9 +21,9 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.losses.term_settings import value_at
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.settings import TrainSettings
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.time_trial import STEPS, Trial, current_trial
+from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position

@@ -1,4 +1,4 @@
-"""Atomic writes of files and directories, locks, and the paths that a manifest may name."""
+"""Atomic writes of files and directories, and the paths that a manifest may name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tasks.common.errors import UserError
 from tasks.common.reading import is_link_to_itself, not_regular
 from tasks.common.urls import as_url, url_of
 
-LOCK = ".mtkd.lock"  # in every directory that a command writes
 _UNUSABLE = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT),
     *(errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
@@ -48,14 +47,15 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
-os.umask(_UMASK := os.umask(0))  # only reading it at import is safe with threads
+os.umask(_umask := os.umask(0))  # only reading it at import is safe with threads
+NEW_FILE_MODE = 0o666 & ~_umask  # the permissions that this process gives to new files
 
 
 def _finish(file: Path) -> None:
     """Give a file the permissions of any other new file (safetensors writes 0600), and flush it to disk."""
     handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        os.fchmod(handle, 0o666 & ~_UMASK)
+        os.fchmod(handle, NEW_FILE_MODE)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -174,7 +174,7 @@ def staged_directory(path: Path, marker: str | None = None) -> Iterator[Path]:
         UserError: the disk is full or the path cannot be written.
     """
     with disk_errors(path):
-        _make_directory(path)
+        make_directory(path)
         temporary = _temporary(path / "files")
         temporary.mkdir()
         try:
@@ -210,64 +210,17 @@ def _refuse_url(path: Path) -> None:
         raise UserError(f"cannot write to {url} here", expected="a local path")
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
+    """Create a directory, with its parents, unless it is there.
+
+    Raises:
+        UserError: the path is that of a URL or of a file.
+    """
     _refuse_url(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
-
-
-class LockedError(UserError):
-    """Another process holds the lock of a directory."""
-
-
-@contextlib.contextmanager
-def locked(out: Path, *, wait: bool | float = False) -> Iterator[None]:
-    """Lock the directory `out` against other processes, also those of other machines that share it.
-
-    The lock is released however the process ends; the file `LOCK` stays. Temporary files that killed
-    processes left in `out` are removed.
-
-    Args:
-        wait: wait until the lock is free instead of raising; or for so many seconds at most.
-
-    Raises:
-        LockedError: another process holds the lock.
-        UserError: the directory cannot be created.
-    """
-    import filelock
-
-    created = not out.exists()
-    with disk_errors(out):
-        _make_directory(out)
-        lock = filelock.FileLock(out / LOCK, mode=0o666 & ~_UMASK)
-        try:
-            lock.acquire(timeout=-1 if wait is True else float(wait))
-        except filelock.Timeout as error:
-            raise LockedError(
-                f"another process is writing {out}",
-                hint="wait until it has finished, or choose another `out`",
-            ) from error
-    try:
-        remove_leftovers(out)
-        yield
-    except BaseException:
-        if created and [entry.name for entry in out.iterdir()] == [LOCK]:  # nothing has been written
-            (out / LOCK).unlink()
-            out.rmdir()
-        raise
-    finally:
-        lock.release()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and directories of killed processes from a locked directory."""
-    for leftover in filter(is_temporary, folder.iterdir()):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
 
 
 def is_plain_path(name: str) -> bool:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.common.errors import UserError, counted, did_you_mean, reason_of
-from tasks.common.files import atomic_path, is_plain_path, locked, write_json
+from tasks.common.files import atomic_path, is_plain_path, write_json
+from tasks.common.locks import locked
 from tasks.common.progress import progress, say
 from tasks.common.records import read_record
 from tasks.common.remote_versions import uploaded, version_of

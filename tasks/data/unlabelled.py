@@ -221,6 +221,7 @@ def append_unlabelled(
 
 
 def _uids(task: Task, start: int, count: int) -> pa.Array:
+    """(count,) the names "task/unlabelled/number" of rows, counted from `start`."""
     numbers = pa.array(np.arange(start, start + count)).cast(pa.string())
     return pc.binary_join_element_wise(pa.scalar(f"{task.name}/{UNLABELLED}"), numbers, "/")
 
@@ -235,6 +236,7 @@ def _copy(train: Rows, texts: Sequence[MappedTexts]) -> MappedTexts:
 
 
 def _labels(labels: np.ndarray, added: int) -> np.ndarray:
+    """(n + added, ...) memory-mapped labels: those of the n training rows, then NaN for the added rows."""
     missing = (np.full((min(_STEP, added - i), *labels.shape[1:]), np.nan) for i in range(0, added, _STEP))
     return mapped(itertools.chain([labels], missing), np.float64)
 

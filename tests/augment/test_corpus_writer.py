@@ -23,7 +23,7 @@ from augment.replacement import Replacement
 from mtkd.output_files.output_directory import CLAIM
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.errors import UserError
-from tasks.common.files import LOCK
+from tasks.common.locks import LOCK
 from tasks.data.corpus_reader import corpus_rows, read_corpus
 from tasks.data.rows import Rows
 from tasks.task import Task

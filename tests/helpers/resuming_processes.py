@@ -12,7 +12,7 @@ from accelerate import PartialState
 from torch import nn
 
 from mtkd.output_files import distributed
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training import checkpoint
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.processes import make_accelerator

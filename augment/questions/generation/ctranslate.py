@@ -9,7 +9,8 @@ from typing import Any
 from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
 from tasks.common.errors import UserError
-from tasks.common.files import locked, staged_directory
+from tasks.common.files import staged_directory
+from tasks.common.locks import locked
 from tasks.common.urls import cache_directory
 
 _WEIGHTS = "model/model.bin"

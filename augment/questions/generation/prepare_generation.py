@@ -93,27 +93,13 @@ def prepare_generation(
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
-    near = difflib.get_close_matches(config.model, [RULES], cutoff=0.7)
-    if near and config.model != RULES and not Path(config.model).exists():
-        raise UserError(
-            f"unknown model {config.model!r} (did you mean {RULES!r}?)",
-            expected="rules, the directory or hub name of a T5, or the URL of an endpoint",
-        )
+    _check_model_name(config.model)
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     augmenter: Augmenter
     endpoint: EndpointQuestions | None = None
     close = _nothing
     if config.model == RULES:
-        _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
-        entities = load_entities(config.spacy) if config.spacy else None
-        rows, counts = _select(config, task, stream, Selection(config.words, EnglishOnly()), workers)
-        augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
-        if len(rows) and not any(generate_rule_questions(p.text, 1, entities) for p in _paragraphs(rows)):
-            raise UserError(
-                f"the rules cannot generate any question from {config.text} "
-                f"({counted(len(rows), 'paragraph')})",
-                expected="text in whole English sentences, with names, dates, numbers or places",
-            )
+        augmenter, rows, counts = _prepare_rules(config, task, stream, workers)
     elif config.asks_endpoint:
         from augment.questions.endpoint.answer_log import AnswerLog
         from augment.questions.endpoint.prepare_endpoint import endpoint_questions, read_options
@@ -126,17 +112,7 @@ def prepare_generation(
         log = AnswerLog(out / ENDPOINT_ANSWERS, ignore=overwrite)
         augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
     else:
-        _refuse(config, _OF_ENDPOINTS, "a T5")
-        if (config.max_output or 0) > _MOST_OUTPUT:
-            raise UserError(
-                f"`max_output={config.max_output}` is more than a question has",
-                expected=f"up to {_MOST_OUTPUT:,} tokens",
-            )
-        from augment.questions.generation.prepare_t5 import PreparedT5
-
-        t5 = PreparedT5.load(config)
-        rows, counts = _select(config, task, stream, Selection(config.words, t5.usable), workers)
-        augmenter = t5.augmenter(counts, device)
+        augmenter, rows, counts = _prepare_t5(config, task, stream, workers, device)
     if not len(rows):
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
@@ -148,6 +124,49 @@ def prepare_generation(
         estimate = endpoint.estimate(to_ask, config.prices)
         first = functools.partial(endpoint.try_first, to_ask)
     return PreparedGeneration(job, rows_of, counts, estimate, config.prices, first, close)
+
+
+def _check_model_name(model: str) -> None:
+    """Refuse a model whose name is almost "rules"; raises UserError."""
+    near = difflib.get_close_matches(model, [RULES], cutoff=0.7)
+    if near and model != RULES and not Path(model).exists():
+        raise UserError(
+            f"unknown model {model!r} (did you mean {RULES!r}?)",
+            expected="rules, the directory or hub name of a T5, or the URL of an endpoint",
+        )
+
+
+def _prepare_rules(
+    config: GenerationConfig, task: str, stream: Iterator[Paragraph], workers: Workers
+) -> tuple[Augmenter, SourceRows, Counts]:
+    """The augmenter with grammar rules, the selected paragraphs, and their counts."""
+    _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
+    entities = load_entities(config.spacy) if config.spacy else None
+    rows, counts = _select(config, task, stream, Selection(config.words, EnglishOnly()), workers)
+    augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
+    if len(rows) and not any(generate_rule_questions(p.text, 1, entities) for p in _paragraphs(rows)):
+        raise UserError(
+            f"the rules cannot generate any question from {config.text} ({counted(len(rows), 'paragraph')})",
+            expected="text in whole English sentences, with names, dates, numbers or places",
+        )
+    return augmenter, rows, counts
+
+
+def _prepare_t5(
+    config: GenerationConfig, task: str, stream: Iterator[Paragraph], workers: Workers, device: Any
+) -> tuple[Augmenter, SourceRows, Counts]:
+    """The augmenter with a T5, the selected paragraphs, and their counts."""
+    _refuse(config, _OF_ENDPOINTS, "a T5")
+    if (config.max_output or 0) > _MOST_OUTPUT:
+        raise UserError(
+            f"`max_output={config.max_output}` is more than a question has",
+            expected=f"up to {_MOST_OUTPUT:,} tokens",
+        )
+    from augment.questions.generation.prepare_t5 import PreparedT5
+
+    t5 = PreparedT5.load(config)
+    rows, counts = _select(config, task, stream, Selection(config.words, t5.usable), workers)
+    return t5.augmenter(counts, device), rows, counts
 
 
 def _refuse(config: GenerationConfig, options: str, model: str) -> None:

@@ -205,28 +205,12 @@ def _add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | No
     follows = tags[position + 1 : position + 2]
     kind, complete, stop = "adv", True, position + 1
     if tag == "S" or (tag == "J" and words[position : position + 2] == ["due", "to"]):
-        kind, start = "why", position + 1 + (tag == "J" or follows == "F")
-        stop = _boundary(tags, start, ",.;:") if start == position + 1 else _object(tags, start)
-        listed = tags[stop : stop + 1] == "," and _enumerated(tags, stop)
-        position = start
-        if stop == start or listed:
-            return None
-    elif tag == "W":
-        stop = _boundary(tags, position, ",.;:")
-        if not chunks or words[position] == "what" or stop - position > 12:
-            return None
-        chunks[-1].stop, chunks[-1].complete = stop, False
-        return stop
-    elif tag in "KGXE" or (tag in "IF" and follows == "G"):
-        stop = _stretch(tags, position + 1)
-        alone = stop == position + 1 and tags[stop : stop + 1] == ","
-        if not stop or (tag in "XE" and (alone or not last)):
-            return None
-        if tag in "GXE" and last:
-            last.stop, last.complete = stop, False
-            return stop
-        kind = "inf" if tag == "K" else "ing"
-    elif tag in "IF":
+        return _add_reason(sentence, chunks, position)
+    if tag == "W":
+        return _add_relative_clause(sentence, chunks, position)
+    if tag in "KGXE" or (tag in "IF" and follows == "G"):
+        return _add_verb_phrase(tags, chunks, last, position)
+    if tag in "IF":
         kind, stop = "pp", _object(tags, position + 1)
         if follows == "Y" and stop == position + 1:
             stop = position + 2 + 2 * (tags[position + 2 : position + 4] in ("IY", "KY", "&Y"))
@@ -257,6 +241,45 @@ def _add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | No
         return len(tags) if kind == "pp" and chunks else None  # "after the war ended"
     if kind != "adv" or follows == "F" or words[position] not in WORDS["connectives"]:
         chunks.append(Chunk(kind, position, stop, complete))
+    return stop
+
+
+def _add_reason(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
+    """Add the reason after "because", "because of" or "due to"; for the result see `_add_chunk`."""
+    tags = sentence.tags
+    of = tags[position] == "J" or tags[position + 1 : position + 2] == "F"  # a noun phrase follows, no clause
+    start = position + 1 + of
+    stop = _object(tags, start) if of else _boundary(tags, start, ",.;:")
+    listed = tags[stop : stop + 1] == "," and _enumerated(tags, stop)
+    if stop == start or listed:
+        return None
+    chunks.append(Chunk("why", start, stop, True))
+    return stop
+
+
+def _add_relative_clause(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
+    """Extend the last chunk by the relative clause at `position`; for the result see `_add_chunk`."""
+    stop = _boundary(sentence.tags, position, ",.;:")
+    if not chunks or sentence.words[position] == "what" or stop - position > 12:
+        return None
+    chunks[-1].stop, chunks[-1].complete = stop, False
+    return stop
+
+
+def _add_verb_phrase(tags: str, chunks: list[Chunk], last: Chunk | None, position: int) -> int | None:
+    """Add an infinitive or a participle with all that belongs to it; for the result see `_add_chunk`.
+
+    Args:
+        last: the last chunk if it is a noun phrase, which a participle belongs to.
+    """
+    tag, stop = tags[position], _stretch(tags, position + 1)
+    alone = stop == position + 1 and tags[stop : stop + 1] == ","
+    if not stop or (tag in "XE" and (alone or not last)):
+        return None
+    if tag in "GXE" and last:
+        last.stop, last.complete = stop, False
+    else:
+        chunks.append(Chunk("inf" if tag == "K" else "ing", position, stop, True))
     return stop
 
 

@@ -23,70 +23,17 @@ _SUBJECT_END = frozenset("NPQYZsbLC)")
 def in_context(words: list[str], raw: list[str]) -> str:
     """Decide between the parts of speech that a word can have, from its neighbours.
 
-    This is one long chain of rules because each of them needs the decisions before it.
+    Args:
+        raw: the tag of each word by itself; the tag after "to" is changed if the word must be a verb.
+
+    Returns:
+        One letter per word.
     """
     tags: list[str] = []
     before = "."  # the tag before, without adverbs
     finite = False  # a finite verb since the last boundary
-    for i, tag in enumerate(raw):
-        follows = raw[i + 1] if i + 1 < len(raw) else "."
-        new = tag
-        if tag == "N" and before == "P" and follows == "P" and words[i] in WORDS["particles"]:
-            new = "P"  # Élisabeth de Campan
-        elif tag in "YZC":
-            new = _number_in_context(words, i, tag, before, follows, tags[-1:] == ["P"])
-        elif tag == "E":
-            by = i + 1 < len(words) and words[i + 1] == "by"
-            new = _past(before, follows, by)
-        elif tag == "X":
-            new = "J" if before in "DC'" and follows in _NOMINAL else "X"
-        elif tag == "G" and before in "DJC'":
-            new = "J" if follows in _NOMINAL else "N"
-        elif tag == "s":
-            later = next((later_tag for later_tag in raw[i + 1 :] if later_tag != "R"), ".")
-            new = _third(before, later, words[i])
-        elif tag in "bLl":
-            new = _base(before, follows, words, i, tag)
-        elif tag == "h":
-            new = "D" if follows in _NOMINAL or follows == "E" else "O"
-        elif words[i] in WORDS["compass"]:
-            new = "J" if follows in _NOMINAL else "R"
-        elif tag == "F" and words[i - 1] in WORDS["compass"]:
-            new = "I"
-        elif tag in "RIK" and _bound(words, raw, i):
-            new = "R"
-        elif tag == "K":
-            unlisted = follows == "N" and raw[i + 2 : i + 3] == [
-                "D"
-            ]  # a verb that is not listed: to VERB the
-            new = (
-                "&"
-                if before in "ZC" and follows in "ZC"
-                else "K"
-                if unlisted or follows in "bLleRHo"
-                else "I"
-            )
-            if unlisted:
-                raw[i + 1] = "b"
-        elif tag == "H" and before in "AK":
-            new = "h"
-        elif tag == "D" and words[i] == "that":
-            noun_clause = before == "N" and finite and follows in "NJP"
-            new = (
-                "W"
-                if before in _SUBJECT_END and not noun_clause
-                else "S"
-                if finite and before in "VEXbs"
-                else "D"
-            )
-        elif tag == "o" and before == "X":
-            new = "X"
-        elif tag == "P" and words[i] == "I":
-            new = "U"
-        elif tag == "," and before == "P" and follows == "P" and _inside_name(words, raw, i):
-            new = "~"
-        elif tag == "," and "~" in tags[-4:] and follows in "IYRVEBHA":
-            new = "_"
+    for i in range(len(raw)):
+        new = _tag_in_context(words, raw, i, tags, before, finite)
         tags.append(new)
         if new in "VEBHAo":
             finite = True
@@ -95,6 +42,76 @@ def in_context(words: list[str], raw: list[str]) -> str:
         if new not in "RT":
             before = new
     return "".join(tags)
+
+
+def _tag_in_context(
+    words: list[str], raw: list[str], i: int, tags: list[str], before: str, finite: bool
+) -> str:
+    """The tag of word i, given the tags of the words before it. The first rule that applies decides.
+
+    Args:
+        before: the last of these tags, without adverbs.
+        finite: True if there has been a finite verb since the last boundary.
+    """
+    tag = raw[i]
+    follows = raw[i + 1] if i + 1 < len(raw) else "."
+    if tag == "N" and before == "P" and follows == "P" and words[i] in WORDS["particles"]:
+        return "P"  # Élisabeth de Campan
+    if tag in "YZC":
+        return _number_in_context(words, i, tag, before, follows, tags[-1:] == ["P"])
+    if tag == "E":
+        by = i + 1 < len(words) and words[i + 1] == "by"
+        return _past(before, follows, by)
+    if tag == "X":
+        return "J" if before in "DC'" and follows in _NOMINAL else "X"
+    if tag == "G" and before in "DJC'":
+        return "J" if follows in _NOMINAL else "N"
+    if tag == "s":
+        later = next((later_tag for later_tag in raw[i + 1 :] if later_tag != "R"), ".")
+        return _third(before, later, words[i])
+    if tag in "bLl":
+        return _base(before, follows, words, i, tag)
+    if tag == "h":
+        return "D" if follows in _NOMINAL or follows == "E" else "O"
+    if words[i] in WORDS["compass"]:
+        return "J" if follows in _NOMINAL else "R"
+    if tag == "F" and words[i - 1] in WORDS["compass"]:
+        return "I"
+    if tag in "RIK" and _bound(words, raw, i):
+        return "R"
+    if tag == "K":
+        return _to(before, follows, raw, i)
+    if tag == "H" and before in "AK":
+        return "h"
+    if tag == "D" and words[i] == "that":
+        return _that(before, follows, finite)
+    if tag == "o" and before == "X":
+        return "X"
+    if tag == "P" and words[i] == "I":
+        return "U"
+    if tag == "," and before == "P" and follows == "P" and _inside_name(words, raw, i):
+        return "~"
+    if tag == "," and "~" in tags[-4:] and follows in "IYRVEBHA":
+        return "_"
+    return tag
+
+
+def _to(before: str, follows: str, raw: list[str], i: int) -> str:
+    """The word "to": before an infinitive, between numbers, or a preposition."""
+    unlisted_verb = follows == "N" and raw[i + 2 : i + 3] == ["D"]  # to VERB the
+    if unlisted_verb:
+        raw[i + 1] = "b"
+    if before in "ZC" and follows in "ZC":
+        return "&"
+    return "K" if unlisted_verb or follows in "bLleRHo" else "I"
+
+
+def _that(before: str, follows: str, finite: bool) -> str:
+    """The word "that": a relative pronoun, a conjunction or a determiner."""
+    noun_clause = before == "N" and finite and follows in "NJP"
+    if before in _SUBJECT_END and not noun_clause:
+        return "W"
+    return "S" if finite and before in "VEXbs" else "D"
 
 
 def _number_in_context(

@@ -34,7 +34,7 @@ def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> floa
 
 
 def _rouge(reference: list[str], written: list[str]) -> float:
-    """2 * LCS / (length + length), the F1 of the longest common subsequence."""
+    """The F1 of the longest common subsequence: twice its length, divided by the sum of both lengths."""
     row = [0] * (len(written) + 1)
     for word in reference:
         previous, row = row, [0]

@@ -29,7 +29,7 @@ from augment.questions.training.score_generator import GeneratorScores, Sample, 
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, open_directory
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate

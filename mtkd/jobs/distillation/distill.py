@@ -21,7 +21,7 @@ from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
     usable_request,
 )
-from mtkd.jobs.distillation.validated_run import settings_of_student, validate_run
+from mtkd.jobs.distillation.validated_run import ValidatedRun, settings_of_student, validate_run
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
@@ -104,11 +104,7 @@ def distill(
     )
     sources |= unlabelled.record()
     usable = usable_request(unlabelled, validated.stages, tasks)
-    for stage, objective in validated.stages:
-        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
-        check_class_weights(stage.train, tasks, objective)
-        check_metric(stage.train.metric, tasks)
-        check_unlabelled_settings(stage.train, validated, tasks, usable is not None)
+    _check_training(validated, with_unlabelled=usable is not None)
     job = TaskDistillation(
         request=request,
         settings=validated.settings,
@@ -123,6 +119,16 @@ def distill(
     )
     job.warnings += [*validated.warnings, *_per_task_warnings(settings, tasks)]
     return job.run()
+
+
+def _check_training(validated: ValidatedRun, with_unlabelled: bool) -> None:
+    """Check that the training settings of each stage fit the tasks; raises UserError."""
+    tasks = validated.tasks
+    for stage, objective in validated.stages:
+        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
+        check_class_weights(stage.train, tasks, objective)
+        check_metric(stage.train.metric, tasks)
+        check_unlabelled_settings(stage.train, validated, tasks, with_unlabelled)
 
 
 def _per_task_warnings(settings: DistillSettings, tasks: Sequence[Task]) -> list[str]:

@@ -33,11 +33,12 @@ from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.outputs import LOGITS, OutputSpec
-from mtkd.settings import Stage, TrainSettings
+from mtkd.settings import Stage
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
+from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks

@@ -13,10 +13,10 @@ from mtkd.jobs.distillation.prepare import LoadedTeacher
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.jobs.validation_scores import scores_record, validation_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.settings import TrainSettings
 from mtkd.teachers.label_order import check_order, possible_order
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import current_trial
+from mtkd.train_settings import TrainSettings
 from tasks.data.rows import has_label
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded

@@ -18,8 +18,9 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.models.encoders.bilstm_settings import BiLSTMStudentSettings
 from mtkd.outputs import LOGITS
-from mtkd.settings import DistillSettings, Stage, TrainSettings
+from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.cached_logits import CacheFolder
+from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError
 from tasks.data.loading import digest_rows
 from tasks.data.rows import has_label

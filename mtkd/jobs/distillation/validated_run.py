@@ -139,18 +139,9 @@ def validate_run(
         UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
     """
     stages = settings.resolved_stages()
-    if losses is None:
-        losses_of_stages = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
-        heads = any(loss.teacher_need.logits for loss in losses_of_stages)
-    else:
+    if losses is not None:
         stages = [Stage("", {}, stages[-1].train)]
-        heads = any(term.teacher_need.logits for term in losses.values())
-    if isinstance(teacher, TeacherRef):
-        teacher_ref: TeacherRef | None = teacher
-    elif store is None:
-        teacher_ref = find_teachers(teacher, tasks, heads, teacher_labels)
-    else:
-        teacher_ref = _stored_teacher(teacher, store, tasks, heads)
+    teacher_ref = _teacher_ref(teacher, tasks, store, _need_heads(stages, losses), teacher_labels)
     warnings: list[str] = []
     if student is None:
         chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
@@ -179,11 +170,40 @@ def validate_run(
     models = ModelPair(spec, teacher_spec or spec, tuple(tasks))
     warnings += _unread_cls([objective for _, objective in objectives], models, has_settings=losses is None)
     validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
+    _check_needed_outputs(validated, store)
+    return validated
+
+
+def _need_heads(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) -> bool:
+    """True if a term needs the teacher's task heads; `losses` replace the terms of the stages."""
+    if losses is not None:
+        return any(term.teacher_need.logits for term in losses.values())
+    classes = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+    return any(loss.teacher_need.logits for loss in classes)
+
+
+def _teacher_ref(
+    teacher: TeacherSpec | TeacherRef,
+    tasks: list[Task],
+    store: Path | None,
+    heads: bool,
+    teacher_labels: LabelsSpec,
+) -> TeacherRef | None:
+    """The teacher, or the one whose outputs are in the store; for the arguments see `validate_run`."""
+    if isinstance(teacher, TeacherRef):
+        return teacher
+    if store is None:
+        return find_teachers(teacher, tasks, heads, teacher_labels)
+    return _stored_teacher(teacher, store, tasks, heads)
+
+
+def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
+    """Check that the teacher or the store has what the terms need, for the tokens that the student reads."""
+    settings, need, teacher_ref = validated.settings, validated.teacher_need, validated.teacher
     _require_only_logits(validated)
-    if (selection := validated.teacher_need.selection) is not None:
-        check_selection(selection, settings)
+    if need.selection is not None:
+        check_selection(need.selection, settings)
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
-        need = validated.teacher_need
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
         if need.selection and teacher_ref.config.input_format == "side-by-side":
             check_ranking(need.selection, store, teacher_ref.manifest)
@@ -193,7 +213,6 @@ def validate_run(
             "own vocabulary reads other tokens",
             hint="use `student.vocabulary=wordpiece`, or remove the term",
         )
-    return validated
 
 
 def _unread_cls(objectives: Sequence[Objective], models: ModelPair, *, has_settings: bool) -> list[str]:

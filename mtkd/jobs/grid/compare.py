@@ -32,7 +32,8 @@ from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
-from tasks.common.files import locked, remove_leftovers, write_text
+from tasks.common.files import write_text
+from tasks.common.locks import locked, remove_leftovers
 from tasks.common.records import write_record
 from tasks.task import Task
 

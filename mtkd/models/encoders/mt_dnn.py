@@ -16,8 +16,9 @@ from typing_extensions import TypedDict
 from mtkd.models.encoders.config_checks import build_configuration, configuration_errors
 from mtkd.models.pretrained_weights import read_torch_file
 from tasks.common.errors import UserError, brief, shorten
-from tasks.common.files import locked, staged_directory
+from tasks.common.files import staged_directory
 from tasks.common.hub_loading import embedded_encoder, quieten
+from tasks.common.locks import locked
 from tasks.common.progress import say
 from tasks.common.records import Count, Depth, Share, Size, Units, Vocabulary, check_value
 from tasks.tokens.tokeniser import Tokeniser

@@ -21,7 +21,7 @@ from mtkd.losses.logits import LogitsMSE
 from mtkd.losses.objective import Objective, labels_objective
 from mtkd.outputs import ModelOutput
 from mtkd.recipes import load_settings
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data

@@ -11,8 +11,8 @@ from huggingface_hub import DatasetCard, ModelCard
 
 import mtkd
 from tasks.common.errors import UserError
-from tasks.common.files import LOCK
 from tasks.common.hub_loading import find_file, from_hub, is_hub_name
+from tasks.common.locks import LOCK
 
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home.", "A cat.")]
 

@@ -525,7 +525,7 @@ def test_directories_that_cannot_take_a_store(
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"do not belong to a knowledge store: notes\.txt"):
         built(tmp_path, tiny_teacher)
-    from tasks.common.files import locked
+    from tasks.common.locks import locked
 
     with locked(tmp_path / "busy"), pytest.raises(UserError, match="another process is writing"):
         built(tmp_path / "busy", tiny_teacher)

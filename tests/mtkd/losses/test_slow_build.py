@@ -19,8 +19,9 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.setting_errors import validate
-from mtkd.settings import DistillSettings, TrainSettings
+from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.train_settings import TrainSettings
 from mtkd.training.optimizers import learning_rate
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mtkd.output_files.distributed import ALONE, launched, locked_by_first
-from tasks.common.files import LockedError, locked
+from tasks.common.locks import LockedError, locked
 from tasks.data.corpus_reader import read_corpus
 
 

@@ -21,7 +21,7 @@ from mtkd.output_files.output_directory import CLAIM, OutputKind, check_director
 from mtkd.output_files.sharded_output import Footer, Make, PlannedShard, ShardedOutput
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.errors import UserError
-from tasks.common.files import LOCK, locked
+from tasks.common.locks import LOCK, locked
 
 
 def read_identity(directory: Path) -> Any:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mtkd.setting_errors import validate
-from mtkd.settings import TrainSettings
+from mtkd.train_settings import TrainSettings
 from mtkd.training.optimizers import build_optimizer
 from tasks.common.errors import UserError
 

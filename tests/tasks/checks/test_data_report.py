@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.checks.data_quality import GroupSizes
-from tasks.checks.data_report import SplitReport, report_on
+from tasks.checks.data_report import report_on
 from tasks.checks.row_checks import summarise
+from tasks.checks.split_report import SplitReport
 from tasks.common.errors import UserError, unknown
 from tasks.data.loading import load_rows
 from tasks.data.raw_table import RawTable

@@ -19,12 +19,12 @@ from tasks.common.files import (
     atomic_path,
     disk_errors,
     is_temporary,
-    locked,
     move_files,
     plain_path,
     staged_directory,
     write_text,
 )
+from tasks.common.locks import locked
 from tasks.common.sha256 import digest_bytes, digest_file
 
 
@@ -133,7 +133,7 @@ def test_a_manifest_names_only_files_inside_its_directory(name: str) -> None:
 
 
 def test_a_lock_excludes_other_processes_until_it_is_released(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from tasks.common.files import locked\nwith locked(Path('out')): pass"
+    code = "from pathlib import Path; from tasks.common.locks import locked\nwith locked(Path('out')): pass"
     other = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with locked(tmp_path / "out"):

@@ -14,8 +14,8 @@ from mtkd.jobs.distillation import teacher_checks
 from mtkd.jobs.distillation.prepare import LoadedTeacher
 from mtkd.jobs.distillation.teacher_checks import check_teacher
 from mtkd.jobs.training_data import EncodedRows, TaskData, TrainingData
-from mtkd.settings import TrainSettings
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
+from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data

@@ -1,0 +1,168 @@
+"""The report of `mtkd data check` on one split of one task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.checks.data_quality import GroupSizes, imbalance, leakage, token_problems
+from tasks.checks.label_balance import Balance, Count
+from tasks.checks.row_checks import Problem, find_problems, is_blank
+from tasks.checks.row_hashes import RowHashes, hash_rows
+from tasks.checks.split_statistics import Lengths, SplitStatistics
+from tasks.common.errors import counted
+from tasks.data.raw_table import RawTable
+from tasks.data.rows import Rows
+from tasks.task import UNLABELLED, Task
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """One split of one task.
+
+    Attributes:
+        path: the file it was read from.
+        rows: number of readable rows.
+        balance: rows per label; the remaining rows have invalid labels. Rows that have soft labels alone are
+            counted under "soft labels".
+        lengths: one record per text column.
+        duplicates: rows with the same texts and label as an earlier row.
+        overlap: rows with the same texts as a training row; None for the training split itself.
+        problems: every invalid line and row, and warnings about the split as a whole.
+        soft_labels: what the column of soft labels was read as: probabilities, logits or scores; None if
+            the split has none.
+    """
+
+    task: str
+    split: str
+    path: str
+    rows: int
+    balance: tuple[Count, ...]
+    lengths: tuple[Lengths, ...]
+    duplicates: int
+    overlap: int | None
+    problems: tuple[Problem, ...]
+    soft_labels: str | None = None
+
+    @property
+    def overlap_share(self) -> float | None:
+        """`overlap` as a share of the rows, 0 to 1."""
+        return None if self.overlap is None else self.overlap / max(1, self.rows)
+
+
+def report_split(
+    task: Task,
+    split: str,
+    tables: Iterator[RawTable],
+    train: np.ndarray | None,
+    max_length: int,
+    unused_columns: set[str],
+) -> tuple[SplitReport, np.ndarray]:
+    """Read a split and report on it; returns the report and the sorted hashes of the texts of its rows.
+
+    Args:
+        tables: the rows of the split, block by block.
+        train: the sorted hashes of the training split, if it has been read.
+        max_length: tokens that a model keeps per row; longer rows are counted.
+        unused_columns: columns that a warning about an earlier split named; the new ones are added.
+
+    Raises:
+        UserError: the split cannot be read.
+    """
+    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), Balance(task, split)
+    groups = GroupSizes(task)
+    problems: list[Problem] = []
+    unused: list[Problem] = []
+    labels_differ, soft_kind = False, None
+    for raw in tables:
+        unused += _unused(task, raw, unused_columns)
+        statistics.add(raw)
+        if (texts := task.type.label_text(raw.table[task.label])) is not None:
+            labels_differ = True
+            with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
+        new_problems, labels = find_problems(task, split, raw)
+        problems += new_problems
+        groups.add(raw, labels)
+        if labels is not None:
+            balance.add(labels)
+            soft_kind = soft_kind or labels.soft_kind
+    counts, distinct = balance.counts(), statistics.distinct()
+    suspicious = [
+        *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
+        *groups.problems(statistics.path),
+        *leakage(statistics),
+        *token_problems(task, statistics, max_length),
+    ]
+    report = SplitReport(
+        task=task.name,
+        split=split,
+        path=statistics.path,
+        rows=statistics.rows,
+        balance=counts,
+        lengths=statistics.lengths(),
+        duplicates=statistics.rows - len(with_label.distinct() if labels_differ else distinct),
+        overlap=None if train is None else statistics.seen,
+        problems=(*problems, *unused, *suspicious),
+        soft_labels=soft_kind,
+    )
+    return report, distinct
+
+
+def report_unlabelled(
+    task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
+) -> SplitReport:
+    """The report on the rows without labels of a task.
+
+    Args:
+        leaks: the warnings about rows that also occur in other splits.
+        train: the sorted hashes of the training split, if it has been read.
+        max_length: tokens that a model keeps per row; longer rows are counted.
+    """
+    path = f"{task.name}/{UNLABELLED}"
+    statistics, blank = SplitStatistics(task, train), 0
+    for part in rows.parts():
+        statistics.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
+        blank += sum(pc.sum(is_blank(texts)).as_py() or 0 for texts in part.texts)
+    return SplitReport(
+        task=task.name,
+        split=UNLABELLED,
+        path=path,
+        rows=len(rows),
+        balance=(Count("unlabelled", len(rows)),),
+        lengths=statistics.lengths(),
+        duplicates=len(rows) - len(statistics.distinct()),
+        overlap=None if train is None else statistics.seen,
+        problems=(
+            *([Problem(path, None, counted(blank, "empty text"), "warning")] if blank else []),
+            *(Problem(path, None, leak, "warning") for leak in leaks),
+            *token_problems(task, statistics, max_length),
+        ),
+    )
+
+
+def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
+    """A warning for each column that the task does not read, except ids and titles.
+
+    Args:
+        known: the columns of the task that a warning was about; the new ones are added.
+    """
+    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title", *known}
+    unused = [name for name in raw.table.column_names if name not in read and not _is_id(name, raw)]
+    known.update(unused)
+    return [
+        Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
+        for name in unused
+    ]
+
+
+def _is_id(name: str, raw: RawTable) -> bool:
+    """True for a column that is called an id, and in which every row has another value."""
+    column = raw.table[name]
+    if not re.search(r"(^|[\W_])(id|idx|index|uid|uuid|guid|key)$|[a-z](Id|ID)$", name):
+        return False
+    return not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() == len(column)
