@@ -28,7 +28,11 @@ from tasks.common.errors import UserError, brief
 @click.command()
 @click.argument("grid", metavar="GRID")
 @data_option
-@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} in the name stands for the task")
+@click.option(
+    "--teacher",
+    metavar="DIR|NAME",
+    help="the teacher, also in place of one that the grid refines; {task} in the name stands for the task",
+)
 @click.option(
     "--encoder",
     metavar="DIR|NAME",
@@ -112,7 +116,9 @@ def compare(
     from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
-    loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
+    loaded, inputs = plan_grid(
+        grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets), say=say
+    )
     if dry_run:
         for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
             echo(f"mtkd {shlex.join(job.command)}")

@@ -382,8 +382,24 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
         plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
-    with pytest.raises(UserError, match="`teacher=runs/t`: this grid refines its own teacher"):
-        plan_grid(**given | {"grid": "scripts/grids/few_labels.toml", "tasks": [], "teacher": "runs/t"})
+
+
+def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
+    planned = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte")
+    assert planned.code == 0, planned.err
+    assert f"[refine] is skipped: its cells use the teacher {tiny_teacher}" in planned.err
+    commands = [shlex.split(line) for line in planned.out.splitlines()]
+    assert [command[1] for command in commands] == ["distill", "distill", "distill", "finetune"]
+    assert all(str(tiny_teacher) in command for command in commands)
+    other = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "cola")
+    assert other.code == 2 and "has no head for the task 'cola'" in other.err
+    row = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte", "--reference", "teacher")
+    assert row.code == 2 and "unknown cell named as the reference: 'teacher'" in row.err
+    assert "[refine] is skipped" not in mtkd(*words, "--tasks", "rte").err
 
 
 def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path) -> None:
