@@ -14,6 +14,7 @@ from mtkd.api.training_request import SHORTHANDS, load_recipe
 from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
 from mtkd.grids import load_grid
+from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from tasks.common.errors import UserError, brief, shorten, unknown
@@ -36,7 +37,7 @@ class Step:
         out: the file or directory that it writes.
         raw: the options with references to other steps (`@NAME`) in place of their outputs.
         needs: the steps whose outputs it reads.
-        steps_of: the step that it trains as many steps as.
+        steps_of: the step that it trains as many steps as, with as many evaluations.
     """
 
     name: str
@@ -63,6 +64,11 @@ class Step:
         count = options.get("steps")
         steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)
+
+    def words_like(self, run: Path) -> list[str]:
+        """The command line after `mtkd`, with the steps and evaluations of the finished run of `steps_of`."""
+        words = self.words(total_of_stages(run, "steps"))
+        return [*words, *evaluation_words(run, words)]
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.

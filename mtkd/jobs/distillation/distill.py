@@ -37,7 +37,6 @@ from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.tokens.sampler import check_epochs
 
 
 def distill(
@@ -105,7 +104,6 @@ def distill(
     sources |= unlabelled.record()
     usable = usable_request(unlabelled, validated.stages, tasks)
     for stage, objective in validated.stages:
-        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
         check_class_weights(stage.train, tasks, objective)
         check_metric(stage.train.metric, tasks)
         check_unlabelled_settings(stage.train, validated, tasks, usable is not None)

@@ -179,6 +179,22 @@ def test_a_change_runs_its_step_and_those_that_need_it(
     assert missing[1].reason == "out/student is missing" and names(missing) == ALL[1:]
 
 
+def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
+    file: Path, commands: list[list[str]]
+) -> None:
+    library.run_pipeline(file)
+    assert not any("steps_per_epoch" in word for words in commands for word in words)
+    training = {"steps": 10, "seconds": 1, "history": [{"scores": {}}, {"scores": {}}, {"scores": {}}]}
+    (file.parent / "out/student/run.json").write_text(json.dumps({"training": training}))
+    tuned = library.run_pipeline(file, dry_run=True)[2]
+    assert tuned.reason is not None and "--set train.steps_per_epoch=4" in tuned.reason
+    assert "--steps 10" in tuned.command and tuned.command.endswith("--set train.steps_per_epoch=4")
+    library.run_pipeline(file)
+    assert commands[-2][-2:] == ["train.steps_per_epoch=4", "--overwrite"]
+    again = library.run_pipeline(file, settings={"steps.student.lr": 0.1}, dry_run=True)[2]
+    assert again.reason == "'student' runs again"
+
+
 def test_a_change_of_a_file_is_seen(
     file: Path, commands: list[list[str]], write_task: Callable, tmp_path: Path
 ) -> None:

@@ -483,7 +483,16 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
     assert labels.command[-2:] == ["--steps", "42"]
 
+    # Seven epochs in all; 42 steps in seven epochs are epochs of 6 steps.
+    for stage, epochs in (("layers", 5), ("prediction", 2)):
+        training[stage] |= {"history": [{"epoch": n + 1, "scores": {}} for n in range(epochs)]}
+    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    assert labels.command[-4:] == ["--set", "train.steps_per_epoch=6", "--steps", "42"]
+    own = replace(labels, words=(*labels.words, "--set", "train.steps_per_epoch=21"))
+    assert own.command == [*own.words, "--steps", "42"], "its own interval takes precedence"
+
     merged = by_name["one stage"].jobs[-1]
+    assert "train.steps_per_epoch=6" in merged.command
     assert merged.command[-4:] == (
         ["--set", "stages.layers.train.steps=24", "--set", "stages.prediction.train.steps=18"]
     ), "42 steps in the proportion 20 to 15"
@@ -521,10 +530,6 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
         ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
-        (
-            "set = {'train.steps_per_epoch' = 9}\n",
-            "cell 'x': `steps_per_epoch=9` cannot be combined with mixing='all'",
-        ),
     ],
 )
 def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
