@@ -84,16 +84,17 @@ def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
         return None
     pairs = teachers_by_task(spec)
     if len(pairs) == 1 and pairs[0][0] is None:
-        return _name(pairs[0][1])
+        return teacher_name(pairs[0][1])
     names_by_task: dict[str, list[str]] = {}
     for task, teacher in pairs:
-        names_by_task.setdefault(task or "all", []).append(_name(teacher))
+        names_by_task.setdefault(task or "all", []).append(teacher_name(teacher))
     return names_by_task
 
 
-def _name(teacher: Any) -> str:
-    if isinstance(teacher, str):
-        return teacher
+def teacher_name(teacher: Any) -> str:
+    """How messages and records name a model: as the user named it, or by the class of an object."""
+    if isinstance(teacher, str | Path):
+        return str(teacher)
     pair = as_pair(teacher)
     return type(pair[0] if pair else teacher).__name__
 
@@ -146,7 +147,7 @@ def find_teachers(
     for name, teacher in pairs:
         if name is not None and name not in by_name:
             raise UserError(
-                f"the teacher {_name(teacher)} is named for the task {name!r}, which is not trained",
+                f"the teacher {teacher_name(teacher)} is named for the task {name!r}, which is not trained",
                 expected=f"a task of the run: {shorten(by_name, name)}",
                 hint="add it to `tasks`, or leave the teacher out",
             )
@@ -226,13 +227,13 @@ def _members(
     if source is not None:
         if len(tasks) > 1 and not tasks_named:
             raise UserError(
-                f"the transformers checkpoint {_name(teacher)} is for one task, but the run has "
+                f"the transformers checkpoint {teacher_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
                 hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
                 "other",
             )
         for task in tasks:
-            ref = CheckpointRef.of(_name(teacher), source, task, label_orders.get(task.name))
+            ref = CheckpointRef.of(teacher_name(teacher), source, task, label_orders.get(task.name))
             yield Member(ref, (task.name,))
         return
     model = isinstance(teacher, MultiTaskModel)

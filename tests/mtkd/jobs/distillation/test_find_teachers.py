@@ -483,6 +483,29 @@ def test_a_run_is_compared_with_the_checkpoint_that_taught_it(
     assert sum(references) == pytest.approx(1), "the other order of two labels is right on the other rows"
 
 
+def test_a_model_in_memory_is_evaluated_as_its_checkpoint_is(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path
+) -> None:
+    place = save_checkpoint("Bert", **NEGATIVE_LAST)
+    model = AutoModelForSequenceClassification.from_pretrained(place)
+    pair = (model, AutoTokenizer.from_pretrained(place))
+    given: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "limit": 32}
+    named = api.evaluate(place, **given, against=tiny_teacher)
+    for passed in (pair, pipeline("text-classification", model=model, tokenizer=pair[1])):
+        found = api.evaluate(passed, **given, against=tiny_teacher)
+        assert found["sst2"].metrics == named["sst2"].metrics
+    gap = named.differences[str(tiny_teacher)]["sst2"]
+    for against in (api.load(tiny_teacher), tiny_teacher):
+        other = api.evaluate(against, **given, against=pair).differences["BertForSequenceClassification"]
+        assert other["sst2"].difference == pytest.approx(-gap.difference)
+    with pytest.raises(UserError, match="BertForSequenceClassification is a transformers checkpoint"):
+        api.evaluate(pair, "pocket")
+    with pytest.raises(UserError, match="`model` cannot be"):
+        api.evaluate((model, "tokeniser"), **given)
+    with pytest.raises(UserError, match="the baselines need a pretrained encoder"):
+        api.evaluate(pair, **given, baselines=True)
+
+
 def test_the_head_of_a_checkpoint_cannot_be_copied(
     save_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
