@@ -122,7 +122,8 @@ teacher_labels_option = click.option(
     "--teacher-labels",
     multiple=True,
     metavar="TASK=a,b,c",
-    help="the task's labels in the order of a transformers checkpoint's outputs, if it does not name them",
+    help="the task's labels in the order of a transformers checkpoint's outputs, if it does not name them; "
+    """for labels that contain commas TASK='["a, b", "c"]'""",
 )
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan
+from mtkd.teachers.label_lists import label_list
 from tasks.common.records import as_toml
 from tasks.task import Task
 
@@ -176,7 +177,7 @@ def _labels_option(task: Task, plan: StudentPlan) -> str:
     """The order of the labels of a checkpoint, if it was given."""
     if not plan.teacher_labels:
         return ""
-    return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(','.join(plan.teacher_labels))} }}\n"
+    return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(label_list(plan.teacher_labels))} }}\n"
 
 
 def _max_length(task: Task, train: pa.Table) -> int:

@@ -17,6 +17,7 @@ from mtkd.grids import load_grid
 from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
+from mtkd.teachers.label_lists import label_list
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
 
@@ -179,9 +180,11 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
 
 
 def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
-    """A table as KEY=VALUE, or several of them for a list; the values of settings as `--set` takes them."""
+    """A table as KEY=VALUE, or several of them for a list; settings and labels as their options take them."""
     if name == "set":
         return [f"{key}={written(value)}" for key, value in table.items()]
+    if name == "teacher-labels":
+        table = {key: label_list(value) if isinstance(value, list) else value for key, value in table.items()}
     lists = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
     return [f"{key}={item}" for key, items in lists.items() for item in items]
 

@@ -14,6 +14,7 @@ from mtkd.jobs.distillation.python_objects import TeacherObject
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.label_lists import parse_label_list
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.time_trial import current_trial
@@ -102,6 +103,8 @@ def teacher_name(teacher: Any) -> str:
 def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
     """Task -> labels in the order of a checkpoint's outputs, from a mapping or from texts "TASK=a,b,c".
 
+    The labels of a text may also be a list in JSON (`parse_label_list`).
+
     Raises:
         UserError: a text is not of that form.
     """
@@ -116,7 +119,7 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
                 expected="TASK=label,label,...",
                 hint=f"`teacher_labels=TASK={text}`" if "=" not in text else None,
             )
-        labels_by_task[match[1]] = [label.strip() for label in match[2].split(",")]
+        labels_by_task[match[1]] = parse_label_list(match[2], match[1])
     return labels_by_task
 
 

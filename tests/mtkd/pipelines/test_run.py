@@ -17,9 +17,11 @@ import pytest
 import mtkd
 import mtkd as library
 from mtkd.cli.flags import as_options
+from mtkd.jobs.distillation.find_teachers import parse_labels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import run as module
 from mtkd.pipelines.pipeline_file import load_steps
+from mtkd.pipelines.step import Step
 
 FILE = """
 out = "out"
@@ -193,6 +195,13 @@ def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
     assert commands[-2][-2:] == ["train.steps_per_epoch=4", "--overwrite"]
     again = library.run_pipeline(file, settings={"steps.student.lr": 0.1}, dry_run=True)[2]
     assert again.reason == "'student' runs again"
+
+
+def test_labels_with_commas_stay_whole() -> None:
+    options = {"recipe": "static", "teacher-labels": {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}}
+    words = Step.of("s", "s", "distill", options, "out").words()
+    given = [words[n + 1] for n, word in enumerate(words) if word == "--teacher-labels"]
+    assert parse_labels(given) == options["teacher-labels"] and given[1] == "y=a,b"
 
 
 def test_a_change_of_a_file_is_seen(

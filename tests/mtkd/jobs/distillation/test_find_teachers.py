@@ -29,6 +29,7 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.label_lists import label_list
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import trial_run
 from tasks.common.errors import MtkdWarning, UserError
@@ -353,6 +354,19 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
         find_teachers(None, [SST2], True, ["cola=a,b"])
     with pytest.raises(UserError, match="not a transformers checkpoint"):
         find_teachers(str(tiny_teacher), [SST2], True, ["sst2=positive,negative"])
+
+
+def test_labels_with_commas_are_a_list_in_json() -> None:
+    given = ['x=["spam, or junk", "ham"]', "y=a, b"]
+    assert parse_labels(given) == {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}
+    for labels in (["a", "b"], ["a, b", "c"], ["[a]", "b"], [" a", "b"]):
+        assert parse_labels(f"x={label_list(labels)}") == {"x": labels}
+    assert label_list(["a", "b c"]) == "a,b c"
+    with pytest.raises(UserError, match=r"is not valid JSON \(Expecting value") as refused:
+        parse_labels("x=[spam, ham]")
+    assert "single quotes" in str(refused.value.hint) and "TASK=label,label" in str(refused.value.expected)
+    with pytest.raises(UserError, match="`teacher_labels=x=\\[1, 2\\]` is not a list of strings"):
+        parse_labels("x=[1, 2]")
 
 
 def soft_rows(count: int, labels: bool) -> list[dict[str, Any]]:
