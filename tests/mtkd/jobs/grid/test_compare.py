@@ -334,6 +334,36 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
+def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp_path: Path) -> None:
+    words = (
+        "compare",
+        "--data",
+        "pocket",
+        "--limit",
+        9,
+        "--out",
+        tmp_path / "out",
+        "--tasks",
+        "rte",
+        "--seeds",
+        1,
+    )
+    printed = mtkd(
+        *words, "--dry-run", "--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder"
+    )
+    assert printed.code == 0, printed.err
+    assert [line[2:] for line in printed.out.splitlines() if line[2:] in grid_names()] == grid_names()
+    heading, *commands = printed.out[printed.out.index("# mlkd-table-8") :].split("\n\n")[0].splitlines()
+    one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
+    assert heading == "# mlkd-table-8" and len(commands) == len(one.out.splitlines())
+    assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
+    assert "# not with these options: the cell '2 single-task distilled" in printed.out, "it needs a corpus"
+    missing = mtkd(*words)
+    assert (
+        missing.code == 2 and "the argument GRID is missing" in missing.err and "mkd-table-2" in missing.err
+    )
+
+
 def test_a_grid_as_commands() -> None:
     changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
