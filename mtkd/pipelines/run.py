@@ -13,6 +13,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
@@ -96,10 +97,11 @@ def run_pipeline(
         steps, out = load_steps(values, settings or {}, Path(file).stem)
         runner = _Runner(steps, out, overwrite, Path(file).name)
         if dry_run or estimate:
-            return runner.plan(estimate)
+            with shared_results():
+                return runner.plan(estimate)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
-        with locked(out):
+        with locked(out), shared_results():
             return runner.run()
 
 
