@@ -87,7 +87,7 @@ title = "report: a page about the models"
 command = "report html"
 runs = {runs}
 reference = "@control"
-"""
+{checkpoint}"""
 
 _EXPORT_STEP = """
 [steps.export]
@@ -148,6 +148,7 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: 
         teacher=as_toml(plan.teacher or "@teacher"),
         labels=_labels_option(task, plan),
         runs=as_toml([*teacher_run, "@student", "@control"]),
+        checkpoint="" if teacher_run else f"teacher = {as_toml(plan.teacher)}\n{_labels_option(task, plan)}",
     )
     if all(map(importlib.util.find_spec, _EXPORT)):
         return text + _EXPORT_STEP
