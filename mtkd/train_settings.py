@@ -80,8 +80,8 @@ class TrainSettings(Strict):
         checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.
-        steps_per_epoch: the number of steps that count as an epoch (not with `mixing=all`); None = one pass
-            over the rows.
+        steps_per_epoch: the number of steps that count as an epoch, after which the model is evaluated; None
+            = one pass over the rows.
         unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
             labelled row once, and as many rows without labels as make up this fraction; the next epoch
             continues with the following rows. None = all rows once.

@@ -33,7 +33,8 @@ else:
     Callback = later("mtkd.training.callbacks", "Callback")
 
 # A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
-Teacher: TypeAlias = str | Path | Model | MultiTaskModel | tuple[Module, Any] | Pipeline
+AnyModel: TypeAlias = str | Path | Model | MultiTaskModel | tuple[Module, Any] | Pipeline
+Teacher: TypeAlias = AnyModel
 Losses = Annotated[
     Mapping[str, LossTerm] | Sequence[LossTerm],
     Expected("a list of objects whose classes extend mtkd.LossTerm, or a mapping from names to these"),

@@ -49,7 +49,8 @@ def compare(
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
         data: "pocket", "hub" or a directory, or several of these.
-        teacher: a run of `refine`; `{task}` in it stands for the task. Not for grids that refine their own.
+        teacher: a run of `refine`; `{task}` in it stands for the task. It also replaces the teacher that a
+            grid refines.
         store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
         encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
             grid's, or the one that the teacher started from.
@@ -98,6 +99,7 @@ def compare(
         reference=reference,
         baselines=baselines,
         jobs=jobs,
+        say=say,
     )
     return job.run_grid(loaded, inputs, say, jobs)
 
@@ -111,12 +113,11 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
     changes |= {"reference": arguments["reference"]} if arguments["reference"] else {}
     changes |= {} if arguments["baselines"] else {"baselines": False}
-    loaded = load_grid(str(grid), changes, arguments["settings"] or {}, arguments["without"])
+    cells = (arguments["settings"] or {}, arguments["without"])
+    loaded = load_grid(str(grid), changes, *cells)
     if loaded.refine and arguments["teacher"]:
-        raise UserError(
-            f"`teacher={arguments['teacher']}`: this grid refines its own teacher",
-            hint="name the pretrained encoder that it refines: `encoder=NAME`",
-        )
+        loaded = load_grid(str(grid), changes | {"refine": None}, *cells)
+        arguments["say"](f"the grid's [refine] is skipped: its cells use the teacher {arguments['teacher']}")
     if not (arguments["teacher"] or arguments["store"] or loaded.refine) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.argument_types import Device, Model, Precision
+from mtkd.api.argument_types import AnyModel, Device, Model, Precision
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
@@ -48,7 +48,7 @@ def verify(place: str | Path) -> Verified:
 @checked
 @remote_paths("model", "data", "tasks", "against", "encoder")
 def evaluate(
-    model: str | Path | Model,
+    model: AnyModel,
     data: Any = None,
     tasks: TaskSpec | None = None,
     *,
@@ -57,7 +57,7 @@ def evaluate(
     limit: PositiveInt | None = None,
     batch: PositiveInt = 64,
     device: Device | None = None,
-    against: str | Path | Model | None = None,
+    against: AnyModel | None = None,
     baselines: bool = False,
     encoder: str | None = None,
     predictions: str | Path | None = None,
@@ -65,21 +65,22 @@ def evaluate(
     """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`.
 
     Args:
-        model: a run or model directory, or a model; or a directory or hub name of a fine-tuned transformers
-            checkpoint, for one task.
+        model: a run or model directory, or a model; or for one task a fine-tuned transformers checkpoint: a
+            directory or hub name, a pipeline, or a pair of model and tokeniser.
         teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
     """
-    from mtkd.api.model import Model, path_or_module
+    from mtkd.api.model import Model, evaluated_model
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
     options: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
     if isinstance(model, Model) and not teacher_labels:
         loaded = _loaded(model, device)
         return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **options)
-    options |= {"against": path_or_module(against), "predictions": Path(predictions) if predictions else None}
-    source = path_or_module(model)
+    options["against"] = evaluated_model("against", against)
+    options["predictions"] = Path(predictions) if predictions else None
+    source = evaluated_model("model", model)
     assert source is not None
     return evaluate_model(
         source, data, tasks, teacher_labels=teacher_labels, batch_size=batch, device=device, **options

@@ -11,7 +11,8 @@ from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.distillation.find_teachers import pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import as_pair, pretrained_encoder
+from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.models.multitask import MultiTaskModel
@@ -21,7 +22,7 @@ from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
 from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import Device, PositiveInt, checked
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, a_type
 from tasks.data.tables import is_frame, with_columns
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
@@ -149,7 +150,7 @@ class Model:
         split: str | None = None,
         limit: PositiveInt | None = None,
         batch: PositiveInt = 64,
-        against: str | Path | Model | None = None,
+        against: Any = None,
         baselines: bool = False,
         encoder: str | None = None,
         predictions: str | Path | None = None,
@@ -162,7 +163,8 @@ class Model:
             tasks: by default all that the model has heads for.
             split: the split to score; None = validation.
             limit: the maximum number of rows per split.
-            against: another model, a run or a model directory, to compare with row by row.
+            against: another model, a run or a model directory, to compare with row by row, or a fine-tuned
+                transformers checkpoint (a directory or hub name, a pipeline, a pair of model and tokeniser).
             baselines: compare with the best constant prediction, a linear model on a frozen encoder, and
                 cosines.
             encoder: that encoder; by default the one that the teacher started from.
@@ -185,7 +187,7 @@ class Model:
             limit=limit,
             batch_size=batch,
             device=str(self._device),
-            against=path_or_module(against),
+            against=evaluated_model("against", against),
             baselines=baselines,
             encoder=encoder,
             predictions=Path(predictions) if predictions else None,
@@ -205,6 +207,25 @@ class Model:
             )
         self.module.save(path)
         return path
+
+
+def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
+    """What `mtkd.jobs.evaluate` takes as a model, from an argument of the type `AnyModel`.
+
+    Raises:
+        UserError: it is a pair of other things than a transformers model and its fast tokeniser.
+    """
+    if model is None or isinstance(model, MultiTaskModel):
+        return model
+    if isinstance(model, str | Path | Model):
+        return path_or_module(model)
+    pair = as_pair(model)
+    if pair is None:
+        raise UserError(
+            f"`{argument}` cannot be {a_type(model)}",
+            expected="a directory or name, a model, or a pair (transformers model, fast tokeniser)",
+        )
+    return pair
 
 
 def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:

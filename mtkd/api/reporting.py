@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ from tasks.common.arguments import NonNegativeInt, checked
 
 
 @checked
-@remote_paths("runs", "reference", "data", out="out")
+@remote_paths("runs", "reference", "teacher", "data", out="out")
 def report_html(
     runs: Sequence[str | Path],
     out: str | Path,
     *,
     reference: str | Path | None = None,
+    teacher: str | Path | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     data: Any = None,
     examples: NonNegativeInt = 10,
     bench: bool = False,
@@ -31,6 +33,9 @@ def report_html(
         runs: run directories, or directories that contain some, such as the output of `compare`.
         reference: the run that the others are compared with; by default the reference of the grid, or the
             first student that learned from labels alone.
+        teacher: a directory or hub name of a fine-tuned transformers checkpoint, which is scored on the
+            validation rows of the runs, and shown as the teacher; only for runs on one task.
+        teacher_labels: the labels in the order of its outputs; see `mtkd.distill`.
         data: where the texts of examples are read; by default where each run read them. Other rows than those
             of the run are not shown.
         examples: the maximum number of rows per task and pair of models; 0 = none.
@@ -50,6 +55,8 @@ def report_html(
         [Path(run) for run in runs],
         Path(out),
         reference=Path(reference) if reference else None,
+        teacher=str(teacher) if teacher else None,
+        teacher_labels=teacher_labels,
         data=data,
         examples=examples,
         bench=bench,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mtkd.cli.flags import as_options
 from mtkd.cli.options import (
     PATH,
     data_option,
@@ -24,11 +26,18 @@ from mtkd.cli.options import (
 )
 from tasks.common.errors import UserError, brief
 
+if TYPE_CHECKING:
+    from mtkd.jobs.grid.grid_plan import PlannedRun
+
 
 @click.command()
-@click.argument("grid", metavar="GRID")
+@click.argument("grid", metavar="GRID", required=False)
 @data_option
-@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} stands for the name of the task")
+@click.option(
+    "--teacher",
+    metavar="DIR|NAME",
+    help="the teacher, also in place of one that the grid refines; {task} stands for the name of the task",
+)
 @click.option(
     "--encoder",
     metavar="DIR|NAME",
@@ -90,7 +99,7 @@ from tasks.common.errors import UserError, brief
 @click.option("--dry-run", is_flag=True, help="only print the commands")
 @report_options
 def compare(
-    grid: str,
+    grid: str | None,
     tasks: tuple[str, ...],
     seeds: str | None,
     sets: tuple[str, ...],
@@ -103,19 +112,33 @@ def compare(
 
     A cell is a recipe with settings, and becomes a row of these tables. GRID is a TOML file, or the name of a
     built-in grid for a table of a paper, such as mlkd-table-7. docs/compare.md describes the format and lists
-    the names. Finished runs are not repeated, and a run that fails does not stop the others. A second table
-    has each cell's difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
+    the names. Without GRID, --dry-run prints the commands of all built-in grids. Finished runs are not
+    repeated, and a run that fails does not stop the others. A second table has each cell's difference to the
+    reference with its 95% interval (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
+    from mtkd.grids import grid_names
     from mtkd.jobs.grid.compare import run_grid
     from mtkd.jobs.grid.compare_table import METRICS_TITLE
     from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
-    loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
+    if grid is None:
+        if not dry_run:
+            hint = "`mtkd compare --dry-run ...` prints the commands of all of these"
+            raise UserError(
+                "the argument GRID is missing",
+                expected=f"a TOML file, or one of {', '.join(grid_names())}",
+                hint=hint,
+            )
+        _print_commands_of_all_grids(options, tasks, _numbers(seeds), parse_set(sets))
+        return
+    loaded, inputs = plan_grid(
+        grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets), say=say
+    )
     if dry_run:
-        for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
-            echo(f"mtkd {shlex.join(job.command)}")
+        for command in _commands(plan_runs(loaded, inputs)):
+            echo(command)
         return
     result = run_grid(loaded, inputs, say, options["jobs"])
 
@@ -135,6 +158,32 @@ def compare(
     show(result.to_json(), json_file, draw)
     if any(row.failed for row in result.rows):
         raise SystemExit(1)
+
+
+def _commands(planned: Sequence[PlannedRun]) -> list[str]:
+    """The command lines of some runs, each once."""
+    jobs = dict.fromkeys(job for run in planned for job in run.jobs)
+    return [f"mtkd {shlex.join(job.command)}" for job in jobs]
+
+
+def _print_commands_of_all_grids(
+    options: Mapping[str, Any], tasks: Sequence[str], seeds: Sequence[int], settings: Mapping[str, Any]
+) -> None:
+    """Print the commands of each grid that ships, or why it has none with these options."""
+    from mtkd.api.grid_runs import plan_grid
+    from mtkd.grids import grid_names
+    from mtkd.jobs.grid.grid_plan import plan_runs
+
+    for number, name in enumerate(grid_names()):
+        echo(("\n" if number else "") + f"# {name}")
+        out = options["out"] / name
+        given = {**options, "out": out, "tasks": tasks, "seeds": seeds, "settings": settings, "say": say}
+        try:
+            for command in _commands(plan_runs(*plan_grid(name, **given))):
+                echo(command)
+        except UserError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            echo(as_options(f"# not with these options: {error.problem}{hint}"))
 
 
 def _numbers(seeds: str | None) -> list[int]:

@@ -12,6 +12,8 @@ import ast
 import re
 import shlex
 
+from mtkd.teachers.label_lists import label_list
+
 # Settings whose names have no dot, so that they look like arguments.
 SETTINGS = frozenset(
     (
@@ -79,4 +81,4 @@ def _assignments(mapping: str) -> str:
         [(task, labels)] = ast.literal_eval(mapping).items()
     except (ValueError, SyntaxError, AttributeError):  # of something else
         return mapping
-    return shlex.quote(f"{task}={','.join('...' if label is ... else str(label) for label in labels)}")
+    return shlex.quote(f"{task}={label_list(['...' if label is ... else str(label) for label in labels])}")

@@ -123,7 +123,7 @@ teacher_labels_option = click.option(
     multiple=True,
     metavar="TASK=a,b,c",
     help="the task's labels in the order of the checkpoint's outputs, if a transformers checkpoint does not "
-    "name them",
+    """name them; for labels that contain commas TASK='["a, b", "c"]'""",
 )
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"

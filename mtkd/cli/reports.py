@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 import mtkd
-from mtkd.cli.options import PATH, out_option, quiet_option, report_options, say, show, table
+from mtkd.cli.options import (
+    PATH,
+    out_option,
+    quiet_option,
+    report_options,
+    say,
+    show,
+    table,
+    teacher_labels_option,
+)
 
 runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUNS...")
 
@@ -28,6 +37,12 @@ def report() -> None:
     help="the run that the others are compared with  [default: that of the grid, or the first student that "
     "learned from labels alone]",
 )
+@click.option(
+    "--teacher",
+    metavar="DIR|NAME",
+    help="a fine-tuned transformers checkpoint, which is scored for the report and shown as the teacher",
+)
+@teacher_labels_option
 @click.option(
     "--data",
     metavar="pocket|hub|DIR",

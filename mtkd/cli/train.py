@@ -130,6 +130,7 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     from accelerate import PartialState
 
     from mtkd.training import run_directory
+    from mtkd.training.run_record import kept_weights
 
     run_directory.command_line.set(command_line())
     started, written_before = time.monotonic(), _written(out)
@@ -139,6 +140,8 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
         return
     record = model.record
     show(record, json_file, lambda: draw_scores(record))
+    for sentence in kept_weights(record):
+        say(sentence)
     if _written(out) != written_before and not url_of(out):  # else the job or the upload has said it
         say(f"{_verb(done, record)} in {time.monotonic() - started:.0f} s: {out}")
 

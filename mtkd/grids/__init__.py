@@ -16,7 +16,6 @@ from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Text, parse_toml, read_toml
-from tasks.tokens.sampler import check_epochs
 
 _LONGEST_NAME = 100  # characters of the name of a cell
 TEACHER = "teacher"  # the row of the models that the grid refines
@@ -101,7 +100,7 @@ class Cell(Strict):
             the grid (`--corpus`). `{task}` in it is replaced by the task.
         then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
             scored.
-        steps_of: the cell whose number of steps this one trains for.
+        steps_of: the cell whose number of steps this one trains for; it is evaluated as often, too.
         limit: at most this many training rows per task; None = as the others (`--limit`).
     """
 
@@ -211,9 +210,8 @@ class Grid(Strict):
     def _check_cell(self, name: str, cell: Cell) -> None:
         command = recipe_command(self.recipe_of(name))
         settings = load_settings(self.recipe_of(name), command, self.sets_of(name))
-        stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else [settings]
-        for stage in stages:
-            check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
+        if isinstance(settings, DistillSettings):
+            settings.resolved_stages()
         wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
         if wrong:
             raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")

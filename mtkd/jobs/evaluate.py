@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
@@ -22,7 +23,12 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import LabelsSpec, find_teachers, pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import (
+    LabelsSpec,
+    find_teachers,
+    pretrained_encoder,
+    teacher_name,
+)
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
@@ -41,11 +47,13 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 from tasks.tokens.encoding import Encoded
 
+# A directory or hub name, a model, or a transformers model and its tokeniser.
+EvaluatedModel = Path | MultiTaskModel | tuple[nn.Module, Any]
 Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
 
 
 def evaluate(
-    model: Path | MultiTaskModel,
+    model: EvaluatedModel,
     data: Any,
     spec: TaskSpec | None = None,
     *,
@@ -54,7 +62,7 @@ def evaluate(
     limit: int | None = None,
     batch_size: int = 64,
     device: str | None = None,
-    against: Path | MultiTaskModel | None = None,
+    against: EvaluatedModel | None = None,
     baselines: bool = False,
     encoder: str | None = None,
     predictions: Path | None = None,
@@ -65,7 +73,7 @@ def evaluate(
 
     Args:
         model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
-            name of a fine-tuned transformers checkpoint, for one task.
+            name of a fine-tuned transformers checkpoint, for one task, or such a model and its tokeniser.
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
@@ -84,17 +92,18 @@ def evaluate(
     target, directories = find_device(device), {"model": model, "against": against}
     labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
-    model, checkpoint = _checkpoint(model, spec, target, labels)
+    model, checkpoint = _opened(model, spec, target, labels)
     model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, model_tasks) if spec else model_tasks
-    other_checkpoint = None
+    other, other_checkpoint = None, None
     if against is not None:
-        against, other_checkpoint = _other_model(against, tasks, target, labels_of_other)
+        other, other_checkpoint = _other_model(against, tasks, target, labels_of_other)
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
-    if against is not None:
-        _require_other(against, tasks)
-    frozen = _frozen_encoder(model, encoder, device) if baselines else None
+    if other is not None:
+        _require_other(other, tasks)
+    in_memory = checkpoint is not None and checkpoint.module is not None
+    frozen = _frozen_encoder(None if in_memory else model, encoder, device) if baselines else None
     source = open_data(data)
     rows, skipped = labelled_rows(source, tasks, split, limit)
     if not rows:
@@ -110,12 +119,10 @@ def evaluate(
     scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
     reports = _class_reports(by_name, scores)
     compared: dict[str, Runs] = {}
-    if against is not None:
-        other_scores, more_warnings = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
+    if other is not None:
+        other_scores, more_warnings = _score_all(_loaded(other, target), rows, batch_size, other_checkpoint)
         warnings += more_warnings
-        named = directories["against"]
-        label = type(named).__name__ if isinstance(named, MultiTaskModel) else str(named)
-        compared[label] = _by_task(other_scores)
+        compared[teacher_name(against)] = _by_task(other_scores)
     if frozen is not None:
         compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
     if predictions is not None:
@@ -130,11 +137,11 @@ def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskMode
 
 
 def _other_model(
-    against: Path | MultiTaskModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
+    against: EvaluatedModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """As `_checkpoint`, for the model to compare with; its errors name the argument."""
+    """As `_opened`, for the model to compare with; its errors name the argument."""
     try:
-        other, checkpoint = _checkpoint(against, tasks, device, labels)
+        other, checkpoint = _opened(against, tasks, device, labels)
         if isinstance(other, Path):
             read_saved(other)  # raises the errors
     except UserError as error:
@@ -147,8 +154,13 @@ def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> Non
     require_heads({task.head: task for task in model_tasks}, tasks, "the other model (`against`)")
 
 
-def _frozen_encoder(model: Path | MultiTaskModel, encoder: str | None, device: str | None) -> FrozenEncoder:
-    name = encoder or (model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model))
+def _frozen_encoder(
+    model: Path | MultiTaskModel | None, encoder: str | None, device: str | None
+) -> FrozenEncoder:
+    known = None
+    if model is not None and encoder is None:
+        known = model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model)
+    name = encoder or known
     if name is None:
         raise UserError(
             "the baselines need a pretrained encoder, and the model does not say which one its teacher "
@@ -234,19 +246,22 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
     return differences
 
 
-def _is_checkpoint(model: Path | MultiTaskModel) -> bool:
-    return not isinstance(model, MultiTaskModel) and checkpoint_directory(str(model)) is not None
+def _is_checkpoint(model: EvaluatedModel) -> bool:
+    if isinstance(model, Path):
+        return checkpoint_directory(str(model)) is not None
+    return not isinstance(model, MultiTaskModel)
 
 
-def _checkpoint(
-    model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
+def _opened(
+    model: EvaluatedModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
     """Load a transformers checkpoint, which does not know its task; other models stay as they are.
 
     Returns:
         The model, and the reference to it if it is a checkpoint.
     """
-    if not _is_checkpoint(model):
+    if isinstance(model, MultiTaskModel) or not _is_checkpoint(model):
+        assert not isinstance(model, tuple)
         if labels:
             raise UserError(
                 "`teacher_labels` applies only to transformers checkpoints, and this model is not one",
@@ -256,10 +271,10 @@ def _checkpoint(
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
-            f"{model} is a transformers checkpoint, which is for one task",
+            f"{teacher_name(model)} is a transformers checkpoint, which is for one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
-    assert not isinstance(model, MultiTaskModel)
-    checkpoint = find_teachers(str(model), tasks, heads=True, labels=labels)
+    source = model if isinstance(model, tuple) else str(model)
+    checkpoint = find_teachers(source, tasks, heads=True, labels=labels)
     assert isinstance(checkpoint, CheckpointRef)
     return checkpoint.load(None).to(device), checkpoint

@@ -17,6 +17,7 @@ from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"
+_MALFORMED = "does not list digests in the form in which mtkd writes them, so no other file could be checked"
 # With a digest of their own, and of no other files.
 _ALONE = ("run.json", "result.json", "compare.json", "questions.json")
 
@@ -77,6 +78,8 @@ def _states(record: Path) -> Mapping[str, str | None]:
             return {record.name: None} if has_check(record) else {}
         if record.name == DIGESTS:
             damaged = set(damaged_files(directory))
+            if DIGESTS in damaged:
+                return {DIGESTS: _MALFORMED}
             return {file: _DAMAGED if file in damaged else None for file in content["files"]}
         if record.name == MANIFEST:
             shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]

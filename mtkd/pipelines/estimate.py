@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtkd.jobs.grid.grid_jobs import total_of_stages
 from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
 from mtkd.time_trial import trial_run
@@ -56,11 +55,11 @@ def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[st
 
 
 def _time_few_batches(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
-    steps = total_of_stages(Path(moved[step.steps_of].out), "steps") if step.steps_of else None
+    words = step.words_like(Path(moved[step.steps_of].out)) if step.steps_of else step.words()
     started, output, quiet = time.monotonic(), io.StringIO(), is_quiet()
     try:
         with trial_run() as trial, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            execute(step.command, [*step.words(steps), "--quiet"])
+            execute(step.command, [*words, "--quiet"])
     finally:
         set_quiet(quiet)
     return TimeEstimate(time.monotonic() - started + trial.skipped, size_of(Path(step.out)) or 0)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan
+from mtkd.teachers.label_lists import label_list
 from tasks.common.records import as_toml
 from tasks.task import Task
 
@@ -86,7 +87,7 @@ title = "report: a page about the models"
 command = "report html"
 runs = {runs}
 reference = "@control"
-"""
+{checkpoint}"""
 
 _EXPORT_STEP = """
 [steps.export]
@@ -147,6 +148,7 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: 
         teacher=as_toml(plan.teacher or "@teacher"),
         labels=_labels_option(task, plan),
         runs=as_toml([*teacher_run, "@student", "@control"]),
+        checkpoint="" if teacher_run else f"teacher = {as_toml(plan.teacher)}\n{_labels_option(task, plan)}",
     )
     if all(map(importlib.util.find_spec, _EXPORT)):
         return text + _EXPORT_STEP
@@ -176,7 +178,7 @@ def _labels_option(task: Task, plan: StudentPlan) -> str:
     """The order of the labels of a checkpoint, if it was given."""
     if not plan.teacher_labels:
         return ""
-    return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(','.join(plan.teacher_labels))} }}\n"
+    return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(label_list(plan.teacher_labels))} }}\n"
 
 
 def _max_length(task: Task, train: pa.Table) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from mtkd.jobs.grid.grid_jobs import total_of_stages
+from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
@@ -98,10 +98,11 @@ def run_pipeline(
         steps, out = load_steps(values, settings or {}, Path(file).stem)
         runner = _Runner(steps, out, overwrite, Path(file).name)
         if dry_run or estimate:
-            return runner.plan(estimate)
+            with shared_results():
+                return runner.plan(estimate)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
-        with locked(out):
+        with locked(out), shared_results():
             return runner.run()
 
 
@@ -217,7 +218,7 @@ class _Runner:
         steps_of = step.steps_of
         if steps_of and steps_of not in rerun and self.records.get(steps_of, {}).get("finished"):
             run = Path(self.steps[steps_of].out)
-            return step.words(total_of_stages(run, "steps") if (run / RUN_FILE).is_file() else None)
+            return step.words_like(run) if (run / RUN_FILE).is_file() else step.words()
         return step.words()
 
     def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
@@ -263,7 +264,8 @@ def _difference(words_before: list[str], words_now: list[str]) -> str:
     """The options of a command that have changed; "" if none has."""
     old, new = _options(words_before), _options(words_now)
     if any(option.startswith("--steps @") for option in new):
-        old, new = ([o for o in options if not o.startswith("--steps ")] for options in (old, new))
+        unknown = ("--steps ", "--set train.steps_per_epoch=")  # until the other step has run
+        old, new = ([o for o in options if not o.startswith(unknown)] for options in (old, new))
     added, removed = [o for o in new if o not in old], [o for o in old if o not in new]
     changes = [f"now {', '.join(added)}"] if added else []
     return "; ".join(changes + ([f"the last run had {', '.join(removed)}"] if removed else []))

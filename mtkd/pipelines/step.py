@@ -14,8 +14,10 @@ from mtkd.api.training_request import SHORTHANDS, load_recipe
 from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
 from mtkd.grids import load_grid
+from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
+from mtkd.teachers.label_lists import label_list
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
 
@@ -36,7 +38,7 @@ class Step:
         out: the file or directory that it writes.
         raw: the options with references to other steps (`@NAME`) in place of their outputs.
         needs: the steps whose outputs it reads.
-        steps_of: the step that it trains as many steps as.
+        steps_of: the step that it trains as many steps as, with as many evaluations.
     """
 
     name: str
@@ -63,6 +65,11 @@ class Step:
         count = options.get("steps")
         steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)
+
+    def words_like(self, run: Path) -> list[str]:
+        """The command line after `mtkd`, with the steps and evaluations of the finished run of `steps_of`."""
+        words = self.words(total_of_stages(run, "steps"))
+        return [*words, *evaluation_words(run, words)]
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.
@@ -173,9 +180,11 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
 
 
 def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
-    """A table as KEY=VALUE, or several of them for a list; the values of settings as `--set` takes them."""
+    """A table as KEY=VALUE, or several of them for a list; settings and labels as their options take them."""
     if name == "set":
         return [f"{key}={written(value)}" for key, value in table.items()]
+    if name == "teacher-labels":
+        table = {key: label_list(value) if isinstance(value, list) else value for key, value in table.items()}
     lists = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
     return [f"{key}={item}" for key, items in lists.items() for item in items]
 

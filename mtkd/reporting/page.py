@@ -16,9 +16,11 @@ from markupsafe import Markup
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
+from mtkd.jobs.distillation.find_teachers import LabelsSpec
 from mtkd.jobs.grid.compare_plot import pareto_front
 from mtkd.models.saved_model import read_saved
 from mtkd.reporting import charts
+from mtkd.reporting.checkpoints import ScoredCheckpoint, score_checkpoint
 from mtkd.reporting.disagreements import Disagreements, TextReader, find_disagreements, pairs
 from mtkd.reporting.models import Gathered, ReportedModel, gather
 from mtkd.reporting.runs import STUDENT, Run
@@ -37,6 +39,8 @@ def write_report(
     out: Path,
     *,
     reference: Path | None = None,
+    teacher: str | None = None,
+    teacher_labels: LabelsSpec = None,
     data: Any = None,
     examples: int = 10,
     bench: bool = False,
@@ -53,9 +57,10 @@ def write_report(
         raise UserError(f"`out={out}` {problem}", hint=hint)
     source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
+    checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None
     if bench:
         gathered = _timed(gathered)
-    write_text(out, render(gathered, TextReader(source), examples))
+    write_text(out, render(gathered, TextReader(source), examples, checkpoint))
     return out
 
 
@@ -92,9 +97,11 @@ class Page:
     disagreements: dict[tuple[str, str], list[Disagreements]]
 
 
-def render(gathered: Gathered, reader: TextReader, examples: int) -> str:
+def render(
+    gathered: Gathered, reader: TextReader, examples: int, checkpoint: ScoredCheckpoint | None = None
+) -> str:
     """The page as text; the same for the same runs."""
-    scores = score_models(gathered)
+    scores = score_models(gathered, checkpoint)
     best = _best(gathered, scores)
     errors = {
         name: {

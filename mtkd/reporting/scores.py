@@ -17,6 +17,7 @@ from mtkd.evaluation.differences import (
     differences_by_task,
     sample_scores,
 )
+from mtkd.reporting.checkpoints import ScoredCheckpoint
 from mtkd.reporting.models import Gathered, ReportedModel
 from mtkd.reporting.runs import TEACHER
 from tasks.task import Task
@@ -81,12 +82,18 @@ class Scores:
         return {line.name: line.scores[column].score for line in self.lines if column in line.scores}
 
 
-def score_models(gathered: Gathered) -> Scores:
-    """Score all models, and compare them with the reference, the teacher and the best constant prediction."""
+def score_models(gathered: Gathered, checkpoint: ScoredCheckpoint | None = None) -> Scores:
+    """Score all models, and compare them with the reference, the teacher and the best constant prediction.
+
+    Args:
+        checkpoint: a teacher that is not a run.
+    """
     tasks = {name: task for model in gathered.models for name, task in model.tasks.items()}
     lines = [_line(model, tasks) for model in gathered.models if model.tasks]
+    if checkpoint:
+        lines.insert(0, _with_intervals(checkpoint.name, TEACHER, {}, checkpoint.predicted, tasks))
     lines += [_constant(gathered.models, lines, tasks)] if lines else []
-    teacher = gathered.first(TEACHER)
+    teacher = gathered.first(TEACHER) or checkpoint
     names = dict.fromkeys([gathered.reference.name, *([teacher.name] if teacher else []), CONSTANT])
     differences: dict[str, dict[str, dict[str, Difference]]] = {}
     for reference in (line for name in names for line in lines if line.name == name):

@@ -36,13 +36,16 @@ StepData = TypeVar("StepData")  # what a step is computed from: its rows or batc
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of training: steps, epochs, the best watched value, one record per epoch, training time."""
+    """The result of training: steps, epochs, the best watched value, one record per epoch, training time, and
+    the epoch whose weights were kept (None = the last ones, without a choice).
+    """
 
     steps: int
     epochs: int
     best: float | None
     history: list[dict[str, Any]]
     seconds: float
+    kept_epoch: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tasks.common.errors import UserError
 from tasks.common.records import Count, Seed, Size, read_record
 
 RUN_FILE = "run.json"
+_NOT_WATCHED = ("epoch", "train_loss", "scores")  # keys of an epoch's record, besides the watched metric
 _open_record = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -58,7 +59,9 @@ class _Identity(TypedDict, total=False):
 @_open_record
 class _Training(TypedDict, total=False):
     steps: Count
+    epochs: Count
     seconds: _Number
+    kept_epoch: Count | None
 
 
 class _Rows(TypedDict):
@@ -99,3 +102,17 @@ def read_run_record(file: Path, *required: str) -> dict[str, Any]:
         if part is None:
             raise UserError(f"{file} lacks the key {key!r}", hint=hint)
     return record
+
+
+def kept_weights(record: dict[str, Any]) -> list[str]:
+    """A sentence for each stage of a finished run that kept the weights of the best of several epochs."""
+    training, sentences = record["training"], []
+    for name, stage in ({"": training} if "steps" in training else training).items():
+        kept, epochs = stage.get("kept_epoch"), stage.get("epochs", 0)
+        if kept is None or epochs < 2:
+            continue
+        values = next(values for values in stage["history"] if values["epoch"] == kept)
+        metric = next(key for key in values if key not in _NOT_WATCHED)
+        text = f"kept the weights of epoch {kept} of {epochs} (validation {metric} {values[metric]:.3f})."
+        sentences.append(f"Stage {name}: {text}" if name else text[0].upper() + text[1:])
+    return sentences

@@ -93,6 +93,9 @@ class Trainer(TrainingLoop[StepBatches]):
             from_main_process(self._check_best)  # the only process that knows the digest
             self.train_module.model.load_state_dict(load_file(self._best_file))
             self.accelerator.wait_for_everyone()
+            values = {record["epoch"]: record.get(self.settings.metric) for record in result.history}
+            kept = next((epoch for epoch, value in values.items() if value == result.best), None)
+            return replace(result, kept_epoch=kept)
         return result
 
     def _check_best(self) -> None:

@@ -79,7 +79,9 @@ def _recorded(directory: Path) -> Mapping[str, Any] | None:
     if not os.path.lexists(directory / DIGESTS):
         return {}
     files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
-    return files if isinstance(files, dict) and all(map(is_plain_path, files)) else None
+    if not isinstance(files, dict) or not all(map(is_plain_path, files)):
+        return None
+    return files if all(isinstance(digest, str) for digest in files.values()) else None
 
 
 def _changed_files(

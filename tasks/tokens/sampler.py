@@ -26,20 +26,12 @@ class BatchIndices:
     indices: np.ndarray
 
 
-def check_epochs(mixing: str, steps_per_epoch: int | None) -> None:
-    """Raise UserError if an epoch is one pass and also has a number of steps."""
-    if mixing == "all" and steps_per_epoch is not None:
-        raise UserError(
-            f"`steps_per_epoch={steps_per_epoch}` cannot be combined with mixing='all'",
-            hint="leave steps_per_epoch out, or choose another mixing",
-        )
-
-
 class TaskSampler:
     """Draws batches of one task each.
 
     Every task is an endless stream of batches: pass after pass over its rows, reshuffled for each pass. An
-    epoch with the mixing `all` (MKD) is one pass over every task, with all batches shuffled together. The
+    epoch with the mixing `all` (MKD) is one pass over every task, with all batches shuffled together; with
+    `steps_per_epoch`, the same batches in the same order are cut into epochs of this length instead. The
     other mixings draw the task of each step with a probability proportional to n (`proportional`), sqrt(n), 1
     (`uniform`) or n**alpha (`annealed`) for n rows, and take the next batch of its stream. `annealed` moves
     alpha from 1 to 0.2 (Stickland and Murray 2019, "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for
@@ -56,8 +48,7 @@ class TaskSampler:
             way.
         groups: task -> (n,) group ids; rows of one group stay in one batch, and batches hold about
             `batch_size` rows.
-        steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all`
-            takes.
+        steps_per_epoch: batches per epoch; by default as many as one pass over all tasks takes.
         batch_tokens: instead of `batch_size`, let a batch hold as many rows as fit into this many tokens with
             padding (rows x the longest of each sequence); a longer row or group is a batch of its own. The
             number of batches then varies a little from pass to pass, and an epoch of mixings other than `all`
@@ -98,7 +89,6 @@ class TaskSampler:
         ):
             if value is not None and value < least:
                 raise UserError(f"{name} {value} is too small", expected=f"{least} or more")
-        check_epochs(mixing, steps_per_epoch)
         self._streams = {
             task: BatchStream(
                 task, rows, batch_size, batch_tokens, seed, group_by_length, (groups or {}).get(task), blocks
@@ -111,6 +101,8 @@ class TaskSampler:
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
         one_pass = sum(stream.size(0) for stream in self._streams.values())
         self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
+        self._cuts_passes = mixing == "all" and steps_per_epoch is not None
+        self._last_pass: tuple[int, list[BatchIndices]] = (-1, [])  # number and batches, for `_cut_epoch`
         self._before = [np.zeros(len(self._streams), np.int64)]  # filled by `_batches_before`
 
     def __len__(self) -> int:
@@ -119,12 +111,34 @@ class TaskSampler:
 
     def total(self, epochs: int) -> int:
         """Batches of the first `epochs` epochs."""
-        if self._mixing != "all":
+        if self._mixing != "all" or self._cuts_passes:
             return epochs * self._steps
-        return sum(stream.size(number) for stream in self._streams.values() for number in range(epochs))
+        return sum(map(self._pass_size, range(epochs)))
+
+    def _pass_size(self, number: int) -> int:
+        """Batches of pass `number` over all tasks."""
+        return sum(stream.size(number) for stream in self._streams.values())
 
     def epoch(self, number: int) -> list[BatchIndices]:
         """The batches of epoch `number` (from 0), in order."""
+        return self._cut_epoch(number) if self._cuts_passes else self._whole_epoch(number)
+
+    def _cut_epoch(self, number: int) -> list[BatchIndices]:
+        """The batches of an epoch that starts and ends anywhere in the passes of `all`."""
+        start, end = number * self._steps, (number + 1) * self._steps
+        batches: list[BatchIndices] = []
+        which, before = 0, 0  # a pass, and the batches before it
+        while before < end:
+            size = self._pass_size(which)
+            if before + size > start:
+                if self._last_pass[0] != which:
+                    self._last_pass = which, self._whole_epoch(which)
+                batches += self._last_pass[1][max(0, start - before) : end - before]
+            which, before = which + 1, before + size
+        return batches
+
+    def _whole_epoch(self, number: int) -> list[BatchIndices]:
+        """The batches of an epoch that does not cut passes."""
         tasks = list(self._streams)
         order = self._order(number)
         counts = np.bincount(order, minlength=len(tasks))

@@ -37,7 +37,6 @@ from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
-from tasks.tokens.sampler import check_epochs
 
 
 def distill(
@@ -125,7 +124,6 @@ def _check_training(validated: ValidatedRun, with_unlabelled: bool) -> None:
     """Check that the training settings of each stage fit the tasks; raises UserError."""
     tasks = validated.tasks
     for stage, objective in validated.stages:
-        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
         check_class_weights(stage.train, tasks, objective)
         check_metric(stage.train.metric, tasks)
         check_unlabelled_settings(stage.train, validated, tasks, with_unlabelled)

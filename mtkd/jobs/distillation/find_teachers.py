@@ -14,6 +14,7 @@ from mtkd.jobs.distillation.python_objects import TeacherObject
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.label_lists import parse_label_list
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.time_trial import current_trial
@@ -84,22 +85,25 @@ def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
         return None
     pairs = teachers_by_task(spec)
     if len(pairs) == 1 and pairs[0][0] is None:
-        return _name(pairs[0][1])
+        return teacher_name(pairs[0][1])
     names_by_task: dict[str, list[str]] = {}
     for task, teacher in pairs:
-        names_by_task.setdefault(task or "all", []).append(_name(teacher))
+        names_by_task.setdefault(task or "all", []).append(teacher_name(teacher))
     return names_by_task
 
 
-def _name(teacher: Any) -> str:
-    if isinstance(teacher, str):
-        return teacher
+def teacher_name(teacher: Any) -> str:
+    """How messages and records name a model: as the user named it, or by the class of an object."""
+    if isinstance(teacher, str | Path):
+        return str(teacher)
     pair = as_pair(teacher)
     return type(pair[0] if pair else teacher).__name__
 
 
 def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
     """Task -> labels in the order of a checkpoint's outputs, from a mapping or from texts "TASK=a,b,c".
+
+    The labels of a text may also be a list in JSON (`parse_label_list`).
 
     Raises:
         UserError: a text is not of that form.
@@ -115,7 +119,7 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
                 expected="TASK=label,label,...",
                 hint=f"`teacher_labels=TASK={text}`" if "=" not in text else None,
             )
-        labels_by_task[match[1]] = [label.strip() for label in match[2].split(",")]
+        labels_by_task[match[1]] = parse_label_list(match[2], match[1])
     return labels_by_task
 
 
@@ -146,7 +150,7 @@ def find_teachers(
     for name, teacher in pairs:
         if name is not None and name not in by_name:
             raise UserError(
-                f"the teacher {_name(teacher)} is named for the task {name!r}, which is not trained",
+                f"the teacher {teacher_name(teacher)} is named for the task {name!r}, which is not trained",
                 expected=f"a task of the run: {shorten(by_name, name)}",
                 hint="add it to `tasks`, or leave the teacher out",
             )
@@ -226,13 +230,13 @@ def _members(
     if source is not None:
         if len(tasks) > 1 and not tasks_named:
             raise UserError(
-                f"the transformers checkpoint {_name(teacher)} is for one task, but the run has "
+                f"the transformers checkpoint {teacher_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
                 hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
                 "other",
             )
         for task in tasks:
-            ref = CheckpointRef.of(_name(teacher), source, task, label_orders.get(task.name))
+            ref = CheckpointRef.of(teacher_name(teacher), source, task, label_orders.get(task.name))
             yield Member(ref, (task.name,))
         return
     model = isinstance(teacher, MultiTaskModel)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from tasks.common.sha256 import digest_bytes
 from tasks.common.urls import with_urls
 from tasks.task_names import resolve
 
+_EPOCH_LENGTH = re.compile(r"(stages\.[^.]+\.)?train\.steps_per_epoch *=")
 _COMMAND, _LOG = "command.json", "log.txt"
 
 
@@ -72,7 +75,7 @@ class Job:
 
     Attributes:
         needs: jobs that must be finished before.
-        steps_of: train for as many steps as this job did.
+        steps_of: train for as many steps as this job did, with as many evaluations.
         stages: for `steps_of`, stage of the recipe -> weight, to divide the steps among the stages.
     """
 
@@ -92,11 +95,12 @@ class Job:
         if not finished:
             return [*self.words, "--steps", f"STEPS OF {self.steps_of.out}"]
         steps = total_of_stages(record.parent, "steps")
+        words = [*self.words, *evaluation_words(record.parent, self.words)]
         if len(self.stages) < 2:
-            return [*self.words, "--steps", str(steps)]
+            return [*words, "--steps", str(steps)]
         shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
         settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
-        return [*self.words, *setting_words(settings)]
+        return [*words, *setting_words(settings)]
 
     @property
     def finished(self) -> bool:
@@ -144,6 +148,24 @@ def total_of_stages(run: Path, key: str) -> Any:
     if not all(key in stage for stage in stages):
         raise UserError(f"{run / RUN_FILE} lacks the key {key!r} in `training`", hint="train the run again")
     return sum(stage[key] for stage in stages)
+
+
+def evaluation_words(run: Path, words: Sequence[str] = ()) -> list[str]:
+    """The option with which a run of as many steps as a finished run is evaluated as often.
+
+    Otherwise a run with shorter epochs would have more chances for a best epoch.
+
+    Args:
+        words: the other words of the command; if they set the length of an epoch, that is kept.
+    """
+    if any(_EPOCH_LENGTH.match(word) for word in words):
+        return []
+    training = read_run_record(run / RUN_FILE).get("training", {})
+    stages = [training] if "steps" in training else training.values()
+    evaluations = sum("scores" in record for stage in stages for record in stage.get("history", ()))
+    if not evaluations:
+        return []
+    return setting_words({"train.steps_per_epoch": math.ceil(total_of_stages(run, "steps") / evaluations)})
 
 
 def setting_words(values: Mapping[str, Any]) -> list[str]:

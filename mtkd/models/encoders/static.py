@@ -15,13 +15,16 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec
+from mtkd.models.shared_results import shared
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError
 from tasks.common.progress import progress, say
 from tasks.common.records import Units, Vocabulary
+from tasks.common.sha256 import digest_bytes
 from tasks.tokens.batching import Collator, ModelInputs, Tokens
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.ragged import RaggedArray
@@ -161,8 +164,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
                 "student.static.init=teacher needs a teacher that returns a vector per token",
                 hint="use a Transformer as the teacher, or `student.static.init=random`",
             )
-        say(f"running the teacher on each of the {config.vocab_size:,} tokens for the student's vectors")
-        vectors = principal_components(teacher_states(context.teacher, context), config.width)
+        vectors = _token_vectors(context.teacher, context, config.width)
         weights = rarity_weights(context, settings.static.sif)
         return cls(config, vectors * weights.unsqueeze(1))
 
@@ -188,6 +190,25 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         if torch.compiler.is_exporting():  # ONNX has no weighted embedding bag
             return (self.embeddings(tokens.ids) * weights.unsqueeze(-1)).sum(1)
         return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=weights)
+
+
+def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Tensor:
+    """The principal components of the teacher's states, (V, width); a pipeline computes them once."""
+
+    def key() -> str:
+        device = str(next(teacher.parameters()).device)
+        tokenisers = (context.tokeniser.digest, context.teacher_tokeniser.digest)
+        kept = b"" if context.kept is None else context.kept.tobytes()
+        model = (teacher.config.model_dump_json(), digest_weights(teacher), device)
+        parts = ("token vectors", *model, *tokenisers, str(width))
+        return digest_bytes(*parts, kept)
+
+    def compute() -> Tensor:
+        size = context.tokeniser.vocab_size
+        say(f"running the teacher on each of the {size:,} tokens for the student's vectors")
+        return principal_components(teacher_states(teacher, context), width)
+
+    return shared(key, compute)
 
 
 @torch.inference_mode()

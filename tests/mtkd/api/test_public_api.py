@@ -157,7 +157,7 @@ class Passed(Exception):
             "mtkd.api.stores.store_request",
             {"out", "workers", "engine", "address", "overwrite", "command"},
         ),
-        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", {"say"}),
+        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", set()),
     ],
 )
 def test_a_function_passes_on_its_arguments_and_nothing_else(

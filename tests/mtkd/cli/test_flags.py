@@ -23,6 +23,7 @@ from mtkd.cli.flags import as_options
         ("`limit` of `train.lr`", "--limit of `train.lr`"),
         ("`teacher_labels={'rte': ['a', 'b', ...]}`", "--teacher-labels rte=a,b,..."),
         ("`teacher_labels={'x': ['not good', \"isn't\"]}`", """--teacher-labels 'x=not good,isn'"'"'t'"""),
+        ("`teacher_labels={'x': ['a, b', 'c']}`", """--teacher-labels 'x=["a, b", "c"]'"""),
     ],
 )
 def test_arguments_become_options(message: str, shown: str) -> None:

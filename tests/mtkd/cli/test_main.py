@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import COMMANDS
+from mtkd.training.run_record import kept_weights
 from tasks.common.records import write_record
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
@@ -465,6 +467,36 @@ def test_a_student_of_labels_alone_is_trained_not_distilled(mtkd: Callable, tmp_
     done = mtkd(*words, "--set", "supervision=labels", "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert "trained in " in done.err and "distilled in" not in done.err
+
+
+def test_training_says_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
+    data = ("--data", "pocket", "--limit", 32, "--eval-limit", 16, "--batch", 16)
+    words = ("refine", *data, "--tasks", "rte", "--encoder", tiny_encoder, "--set", "max_length=24")
+    refined = mtkd(*words, "--epochs", 3, "--out", tmp_path / "run")
+    training = json.loads((tmp_path / "run/run.json").read_text())["training"]
+    kept, best = training["kept_epoch"], training["best"]
+    assert training["history"][kept - 1]["score"] == best
+    assert refined.err.splitlines()[-2] == (
+        f"Kept the weights of epoch {kept} of 3 (validation score {best:.3f})."
+    )
+    assert "Kept" not in mtkd(*words, "--epochs", 3, "--out", tmp_path / "quiet", "--quiet").err
+    one = mtkd(*words, "--epochs", 1, "--out", tmp_path / "one")
+    last = mtkd(*words, "--epochs", 2, "--set", "train.keep=last", "--out", tmp_path / "last")
+    assert "Kept" not in one.err + last.err
+    assert json.loads((tmp_path / "last/run.json").read_text())["training"]["kept_epoch"] is None
+    tuned = ("finetune", "--model", tmp_path / "run", "--task", "rte", *data, "--epochs", 2)
+    done = mtkd(*tuned, "--set", "train.metric=loss", "--out", tmp_path / "tuned")
+    assert re.search(r"\nKept the weights of epoch [12] of 2 \(validation loss \d\.\d{3}\)\.\n", done.err)
+
+
+def test_each_stage_says_which_epoch_was_kept() -> None:
+    history = [{"epoch": n, "train_loss": {"rte": 1.0}, "rte/accuracy": n / 10, "scores": {}} for n in (1, 2)]
+    stage = {"steps": 8, "epochs": 2, "history": history, "best": 0.2, "kept_epoch": 2}
+    without = {"steps": 8, "epochs": 2, "history": [], "best": None, "kept_epoch": None}
+    sentence = "kept the weights of epoch 2 of 2 (validation rte/accuracy 0.200)."
+    assert kept_weights({"training": {"layers": without, "prediction": stage}}) == [
+        f"Stage prediction: {sentence}"
+    ]
 
 
 def test_a_directory_for_json_is_refused_before_the_work(mtkd: Callable, tmp_path: Path) -> None:

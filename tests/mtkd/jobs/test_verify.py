@@ -43,6 +43,20 @@ def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
     assert str(place / "run" / "model" / "digests.json") in library.verify(place).damaged
 
 
+@pytest.mark.parametrize("content", ["{}", '["a"]', '{"a": 3}', '{"../a": "0"}', "3"])
+def test_digests_of_another_form_are_named(content: str, tmp_path: Path, mtkd: Callable) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "digests.json").write_text(f'{{"files": {content}}}')
+    if content == "{}":
+        with pytest.raises(UserError, match="no digests were found"):
+            library.verify(tmp_path)
+        return
+    found = library.verify(tmp_path)
+    assert list(found.damaged) == [str(tmp_path / "digests.json")]
+    answered = mtkd("verify", tmp_path)
+    assert answered.code == 2 and "in the form in which mtkd writes them" in " ".join(answered.out.split())
+
+
 def test_flipped_bits_are_found(place: Path) -> None:
     shutil.rmtree(place / "export")
     assert {"run.json", "log.jsonl", "manifest.json", "model.safetensors"} < {

@@ -76,7 +76,7 @@ def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..
     assert "is not recorded, so the control starts from the teacher's weights" in made.out
     pipeline = reviews.parent / "job" / "pipeline.toml"
     text = pipeline.read_text()
-    assert text.count('teacher = "../Bert"') == 2 and "[steps.teacher]" not in text
+    assert text.count('teacher = "../Bert"') == 3 and "[steps.teacher]" not in text
     assert 'write its name: set.student.transformer.init = "NAME"' in text
     records = run(pipeline)
     assert {record["identity"]["teacher"] for record in records.values()} == {"../Bert"}
@@ -109,6 +109,8 @@ def test_labels_of_a_checkpoint_that_does_not_name_them(
     assert "--teacher-labels reviews=positive,negative" in steps["student"].command
     assert "--teacher-labels" not in steps["control"].command
     assert "--teacher-labels reviews=positive,negative" in steps["against-teacher"].command
+    report = steps["report"].command
+    assert "--teacher-labels reviews=positive,negative" in report and "--teacher ../Bert " in report
     for wrong in (["--teacher-labels", "other=a,b"], ["--teacher-labels", "reviews=positive"]):
         refused = mtkd(*words, *wrong, "--overwrite")
         assert refused.code == 2 and "--teacher-labels" in refused.err

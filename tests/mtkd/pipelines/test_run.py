@@ -17,9 +17,11 @@ import pytest
 import mtkd
 import mtkd as library
 from mtkd.cli.flags import as_options
+from mtkd.jobs.distillation.find_teachers import parse_labels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import run as module
 from mtkd.pipelines.pipeline_file import load_steps
+from mtkd.pipelines.step import Step
 
 FILE = """
 out = "out"
@@ -177,6 +179,29 @@ def test_a_change_runs_its_step_and_those_that_need_it(
     shutil.rmtree(file.parent / "out" / "student")
     missing = library.run_pipeline(file, settings=changed, dry_run=True)
     assert missing[1].reason == "out/student is missing" and names(missing) == ALL[1:]
+
+
+def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
+    file: Path, commands: list[list[str]]
+) -> None:
+    library.run_pipeline(file)
+    assert not any("steps_per_epoch" in word for words in commands for word in words)
+    training = {"steps": 10, "seconds": 1, "history": [{"scores": {}}, {"scores": {}}, {"scores": {}}]}
+    (file.parent / "out/student/run.json").write_text(json.dumps({"training": training}))
+    tuned = library.run_pipeline(file, dry_run=True)[2]
+    assert tuned.reason is not None and "--set train.steps_per_epoch=4" in tuned.reason
+    assert "--steps 10" in tuned.command and tuned.command.endswith("--set train.steps_per_epoch=4")
+    library.run_pipeline(file)
+    assert commands[-2][-2:] == ["train.steps_per_epoch=4", "--overwrite"]
+    again = library.run_pipeline(file, settings={"steps.student.lr": 0.1}, dry_run=True)[2]
+    assert again.reason == "'student' runs again"
+
+
+def test_labels_with_commas_stay_whole() -> None:
+    options = {"recipe": "static", "teacher-labels": {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}}
+    words = Step.of("s", "s", "distill", options, "out").words()
+    given = [words[n + 1] for n, word in enumerate(words) if word == "--teacher-labels"]
+    assert parse_labels(given) == options["teacher-labels"] and given[1] == "y=a,b"
 
 
 def test_a_change_of_a_file_is_seen(

@@ -139,6 +139,28 @@ def test_without_data_or_predictions(task: Task, tmp_path: Path) -> None:
     assert "Calibration" not in html and "disagree" not in html and "Differences" not in html
 
 
+def test_a_checkpoint_is_scored_for_the_report(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    place = save_checkpoint("Bert", id2label={0: "negative", 1: "positive"})
+    data = {"data": "pocket", "tasks": "sst2", "limit": 16, "eval_limit": 16}
+    settings = {"student.bilstm.hidden_size": 8, "student.bilstm.projection_size": 8}
+    student = library.distill(
+        "mkd-lstm", teacher=place, out=tmp_path / "run", steps=1, settings=settings, **data
+    )
+    answered = mtkd("report", "html", student.path, "--out", tmp_path / "a.html", "--teacher", place)
+    assert answered.code == 0, answered.err
+    page, html = read(tmp_path / "a.html")
+    (cells,) = [cells for name, cells in page.named("sst2").items() if name == f"{place} teacher"]
+    expected = library.evaluate(place, "pocket", "sst2", limit=16)["sst2"].primary
+    assert numbers(cells["sst2"])[0] == round(100 * expected, 1)
+    assert f"Differences to {place}" in html
+    run = mtkd("report", "html", student.path, "--out", tmp_path / "b.html", "--teacher", tiny_teacher)
+    assert run.code == 2 and f"--teacher {tiny_teacher} is not a fine-tuned" in run.err
+    several = mtkd("report", "html", tiny_teacher, "--out", tmp_path / "b.html", "--teacher", place)
+    assert several.code == 2 and "is for one task, but the runs are for" in several.err
+
+
 def test_real_runs_of_every_type_of_task(
     tiny_teacher: Path,
     span_teacher: Path,

@@ -48,6 +48,17 @@ def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
     assert not same(draws, TaskSampler(make_lengths(), 16, seed=4).epoch(0))
 
 
+@pytest.mark.parametrize("steps", [1, 20, 75, 100, 400])
+def test_the_passes_of_all_are_cut_into_epochs_of_any_length(steps: int) -> None:
+    passes = TaskSampler(make_lengths(), 16, seed=3)
+    in_order = [draw for number in range(12) for draw in passes.epoch(number)]
+    cut = TaskSampler(make_lengths(), 16, seed=3, steps_per_epoch=steps)
+    assert len(cut) == steps and cut.total(2) == 2 * steps
+    assert same([draw for number in range(2) for draw in cut.epoch(number)], in_order[: 2 * steps])
+    again = TaskSampler(make_lengths(), 16, seed=3, steps_per_epoch=steps)
+    assert same(again.epoch(1), in_order[steps : 2 * steps]), "the same epoch for a run that resumes"
+
+
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_grouping_by_length_changes_no_row_of_any_epoch(mixing: Mixing) -> None:
     grouped, plain = (
@@ -172,7 +183,6 @@ def test_shards_partition_a_batch(world: int) -> None:
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_tokens": 0}, "batch_tokens 0"),
         ({"seed": -1}, "seed -1"),
-        ({"steps_per_epoch": 5}, "steps_per_epoch=5"),
         ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
     ],
 )

@@ -29,6 +29,7 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.label_lists import label_list
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import trial_run
 from tasks.common.errors import MtkdWarning, UserError
@@ -355,6 +356,19 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
         find_teachers(str(tiny_teacher), [SST2], True, ["sst2=positive,negative"])
 
 
+def test_labels_with_commas_are_a_list_in_json() -> None:
+    given = ['x=["spam, or junk", "ham"]', "y=a, b"]
+    assert parse_labels(given) == {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}
+    for labels in (["a", "b"], ["a, b", "c"], ["[a]", "b"], [" a", "b"]):
+        assert parse_labels(f"x={label_list(labels)}") == {"x": labels}
+    assert label_list(["a", "b c"]) == "a,b c"
+    with pytest.raises(UserError, match=r"is not valid JSON \(Expecting value") as refused:
+        parse_labels("x=[spam, ham]")
+    assert "single quotes" in str(refused.value.hint) and "TASK=label,label" in str(refused.value.expected)
+    with pytest.raises(UserError, match="`teacher_labels=x=\\[1, 2\\]` is not a list of strings"):
+        parse_labels("x=[1, 2]")
+
+
 def soft_rows(count: int, labels: bool) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
@@ -481,6 +495,29 @@ def test_a_run_is_compared_with_the_checkpoint_that_taught_it(
     assert not any("does not name its outputs" in text for text in reordered.warnings)
     references = [found.differences[str(place)]["sst2"].reference for found in (plain, reordered)]
     assert sum(references) == pytest.approx(1), "the other order of two labels is right on the other rows"
+
+
+def test_a_model_in_memory_is_evaluated_as_its_checkpoint_is(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path
+) -> None:
+    place = save_checkpoint("Bert", **NEGATIVE_LAST)
+    model = AutoModelForSequenceClassification.from_pretrained(place)
+    pair = (model, AutoTokenizer.from_pretrained(place))
+    given: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "limit": 32}
+    named = api.evaluate(place, **given, against=tiny_teacher)
+    for passed in (pair, pipeline("text-classification", model=model, tokenizer=pair[1])):
+        found = api.evaluate(passed, **given, against=tiny_teacher)
+        assert found["sst2"].metrics == named["sst2"].metrics
+    gap = named.differences[str(tiny_teacher)]["sst2"]
+    for against in (api.load(tiny_teacher), tiny_teacher):
+        other = api.evaluate(against, **given, against=pair).differences["BertForSequenceClassification"]
+        assert other["sst2"].difference == pytest.approx(-gap.difference)
+    with pytest.raises(UserError, match="BertForSequenceClassification is a transformers checkpoint"):
+        api.evaluate(pair, "pocket")
+    with pytest.raises(UserError, match="`model` cannot be"):
+        api.evaluate((model, "tokeniser"), **given)
+    with pytest.raises(UserError, match="the baselines need a pretrained encoder"):
+        api.evaluate(pair, **given, baselines=True)
 
 
 def test_the_head_of_a_checkpoint_cannot_be_copied(

@@ -334,6 +334,36 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
+def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp_path: Path) -> None:
+    words = (
+        "compare",
+        "--data",
+        "pocket",
+        "--limit",
+        9,
+        "--out",
+        tmp_path / "out",
+        "--tasks",
+        "rte",
+        "--seeds",
+        1,
+    )
+    printed = mtkd(
+        *words, "--dry-run", "--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder"
+    )
+    assert printed.code == 0, printed.err
+    assert [line[2:] for line in printed.out.splitlines() if line[2:] in grid_names()] == grid_names()
+    heading, *commands = printed.out[printed.out.index("# mlkd-table-8") :].split("\n\n")[0].splitlines()
+    one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
+    assert heading == "# mlkd-table-8" and len(commands) == len(one.out.splitlines())
+    assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
+    assert "# not with these options: the cell '2 single-task distilled" in printed.out, "it needs a corpus"
+    missing = mtkd(*words)
+    assert (
+        missing.code == 2 and "the argument GRID is missing" in missing.err and "mkd-table-2" in missing.err
+    )
+
+
 def test_a_grid_as_commands() -> None:
     changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
@@ -382,8 +412,24 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
         plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
-    with pytest.raises(UserError, match="`teacher=runs/t`: this grid refines its own teacher"):
-        plan_grid(**given | {"grid": "scripts/grids/few_labels.toml", "tasks": [], "teacher": "runs/t"})
+
+
+def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
+    planned = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte")
+    assert planned.code == 0, planned.err
+    assert f"[refine] is skipped: its cells use the teacher {tiny_teacher}" in planned.err
+    commands = [shlex.split(line) for line in planned.out.splitlines()]
+    assert [command[1] for command in commands] == ["distill", "distill", "distill", "finetune"]
+    assert all(str(tiny_teacher) in command for command in commands)
+    other = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "cola")
+    assert other.code == 2 and "has no head for the task 'cola'" in other.err
+    row = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte", "--reference", "teacher")
+    assert row.code == 2 and "unknown cell named as the reference: 'teacher'" in row.err
+    assert "[refine] is skipped" not in mtkd(*words, "--tasks", "rte").err
 
 
 def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path) -> None:
@@ -467,7 +513,16 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
     assert labels.command[-2:] == ["--steps", "42"]
 
+    # Seven epochs in all; 42 steps in seven epochs are epochs of 6 steps.
+    for stage, epochs in (("layers", 5), ("prediction", 2)):
+        training[stage] |= {"history": [{"epoch": n + 1, "scores": {}} for n in range(epochs)]}
+    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    assert labels.command[-4:] == ["--set", "train.steps_per_epoch=6", "--steps", "42"]
+    own = replace(labels, words=(*labels.words, "--set", "train.steps_per_epoch=21"))
+    assert own.command == [*own.words, "--steps", "42"], "its own interval takes precedence"
+
     merged = by_name["one stage"].jobs[-1]
+    assert "train.steps_per_epoch=6" in merged.command
     assert merged.command[-4:] == (
         ["--set", "stages.layers.train.steps=24", "--set", "stages.prediction.train.steps=18"]
     ), "42 steps in the proportion 20 to 15"
@@ -505,10 +560,6 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
         ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
-        (
-            "set = {'train.steps_per_epoch' = 9}\n",
-            "cell 'x': `steps_per_epoch=9` cannot be combined with mixing='all'",
-        ),
     ],
 )
 def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:

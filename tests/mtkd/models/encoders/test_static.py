@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_c
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.shared_results import shared_results
 from mtkd.recipes import load_settings
 from tasks.common.errors import UserError
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -84,6 +87,35 @@ def test_directions_are_those_of_scikit_learn() -> None:
     expected = PCA(4, svd_solver="full").fit_transform(states)
     signs = np.sign((found * expected).sum(0))
     np.testing.assert_allclose(found, expected * signs, rtol=1e-4, atol=1e-4)
+
+
+def test_the_steps_of_a_pipeline_run_the_teacher_once(
+    context: InitContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    def counted(*given: Any) -> torch.Tensor:
+        runs.append(1)
+        return teacher_states(*given)
+
+    monkeypatch.setattr("mtkd.models.encoders.static.teacher_states", counted)
+    settings = student_settings({"kind": "static", "static": {"width": 4}})
+    alone = [build_student(settings, context).embeddings.weight for _ in range(2)]
+    assert len(runs) == 2, "outside of a pipeline, nothing is kept in memory"
+    with shared_results():
+        together = [build_student(settings, context).embeddings.weight for _ in range(2)]
+        assert len(runs) == 3
+        assert all(torch.equal(weight, alone[0]) for weight in (*together, alone[1]))
+        other = copy.deepcopy(context.teacher)
+        assert other is not None
+        with torch.no_grad():
+            next(other.parameters()).add_(1)
+        changed = build_student(settings, replace(context, teacher=other)).embeddings.weight
+        assert len(runs) == 4 and not torch.equal(changed, alone[0])
+        build_student(
+            student_settings({"kind": "static", "static": {"width": 3}}), replace(context, teacher=other)
+        )
+        assert len(runs) == 5
 
 
 def test_a_student_starts_from_weighted_vectors(context: InitContext) -> None:

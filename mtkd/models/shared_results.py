@@ -1,0 +1,40 @@
+"""Results that the runs of one process share, such as those of the steps of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+_last: ContextVar[dict[str, Any] | None] = ContextVar("last result", default=None)
+
+
+@contextmanager
+def shared_results() -> Iterator[None]:
+    """Within this context, `shared` keeps the last result in memory."""
+    token = _last.set({})
+    try:
+        yield
+    finally:
+        _last.reset(token)
+
+
+def shared(key: Callable[[], str], compute: Callable[[], Result]) -> Result:
+    """A result, computed unless the last one had the same key; outside of `shared_results` always computed.
+
+    Args:
+        key: returns a digest of everything that determines the result; called only if results are shared.
+        compute: returns the result, which nobody may change.
+    """
+    last = _last.get()
+    if last is None:
+        return compute()
+    name = key()
+    if name not in last:
+        result = compute()
+        last.clear()
+        last[name] = result
+    found: Result = last[name]
+    return found
