@@ -261,6 +261,16 @@ def locked(out: Path, *, wait: bool | float = False) -> Iterator[None]:
         lock.release()
 
 
+def remove_directory(path: Path) -> None:
+    """Remove a directory that only mtkd writes; if the process is killed, no part of it stays at `path`.
+
+    What is left then has the name of a temporary directory, and is removed like one.
+    """
+    old = _temporary(path, "old")
+    os.replace(path, old)
+    shutil.rmtree(old)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and directories of killed processes from a locked directory."""
     for leftover in filter(is_temporary, folder.iterdir()):
