@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,9 +92,10 @@ def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Ta
 def task_files_near(word: str) -> list[str]:
     """Files that may define the task that was meant: `word.toml`, or those in the directory `word`."""
     path = Path(word)
-    if path.with_name(f"{path.name}.toml").is_file():
-        return [f"{word}.toml"]
-    files = sorted(path.glob("*.toml"))[:50] if path.is_dir() else []
+    beside = f"{path}.toml"  # for any word, also "." or one that is too long for a file
+    if os.path.isfile(beside):
+        return [beside]
+    files = sorted(path.glob("*.toml"))[:50] if os.path.isdir(path) else []
     return [str(file) for file in files if file.name != "pipeline.toml"][:3]
 
 

@@ -17,7 +17,7 @@ from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
-from tasks.common.files import atomic_directory, write_json
+from tasks.common.files import atomic_directory, remove_directory, write_json
 from tasks.common.progress import say
 from tasks.common.records import Count, Record, read_record
 
@@ -120,7 +120,7 @@ def _newest_undamaged(directory: Path) -> Path | None:
         if not damaged_files(newest) and _is_whole(newest):
             break
         say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
-        shutil.rmtree(newest)
+        remove_directory(newest)
     return newest
 
 

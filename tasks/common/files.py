@@ -223,6 +223,16 @@ def make_directory(path: Path) -> None:
         raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
 
 
+def remove_directory(path: Path) -> None:
+    """Remove a directory that only mtkd writes; if the process is killed, no part of it stays at `path`.
+
+    What is left then has the name of a temporary directory, and is removed like one.
+    """
+    old = _temporary(path, "old")
+    os.replace(path, old)
+    shutil.rmtree(old)
+
+
 def is_plain_path(name: str) -> bool:
     """Whether a path that a manifest names is relative and stays inside the directory."""
     parts = PurePosixPath(name).parts

@@ -82,6 +82,9 @@ def test_own_task_mixes_with_names(tmp_path):
         ("rte,paraphrases", ["'paraphrases'", "did you mean 'paraphrase'"]),
         (" , ", ["there is no task", "cola"]),
         ("nowhere/mine.toml", ["nowhere/mine.toml"]),
+        (".", ["unknown task '.'"]),
+        ("/", ["unknown task '/'"]),
+        ("x" * 300, ["unknown task 'xxx"]),
     ],
 )
 def test_bad_specs_are_one_user_error(spec, words):

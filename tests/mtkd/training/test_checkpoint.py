@@ -74,6 +74,26 @@ def test_the_checkpoint_before_one_with_damaged_digests_is_used(
     )
 
 
+def test_a_damaged_checkpoint_is_not_used_after_its_removal_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 4):
+        save_checkpoint(tmp_path, *trained(), Position(step=step))
+    weights = tmp_path / "step-000000004" / WEIGHTS
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
+
+    def interrupted(directory: Path) -> None:
+        (directory / "digests.json").unlink()  # its files are removed in any order
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("shutil.rmtree", interrupted)
+        find_checkpoint(tmp_path)
+    position = restore_checkpoint(tmp_path, *trained())
+    assert position is not None and position.step == 2
+
+
 def test_an_error_of_reading_the_digests_removes_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
