@@ -134,7 +134,7 @@ quiet_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda ctx, param, value: set_quiet(value),
-    help="no progress bar and no summary at the end",
+    help="print only results and warnings: no progress bar, no closing message",
 )
 
 
