@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0, help="from this change on")
     parser.add_argument("--kinds", default="kill,full,double", help="which trials [default: all three]")
     options = parser.parse_args()
+    if unknown := set(options.commands) - set(COMMANDS):
+        parser.error(f"unknown commands {sorted(unknown)}; expected: {', '.join(COMMANDS)}")
     rows = []
     with tempfile.TemporaryDirectory(prefix="mtkd-faults-") as folder:
         directory = Path(folder)
