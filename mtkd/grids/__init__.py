@@ -258,7 +258,7 @@ def load_grid(
     elif Path(name).is_file() or not_regular(Path(name)):
         values = read_toml(Path(name))
     else:
-        near = did_you_mean_path(Path(name)) if name.endswith(".toml") else did_you_mean(name, grid_names())
+        near = did_you_mean(name, grid_names()) or did_you_mean_path(Path(name))
         raise UserError(
             f"there is no grid {name!r}{near}",
             expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",

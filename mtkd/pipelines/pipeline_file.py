@@ -236,7 +236,11 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
         options = {key: visit(value) for key, value in step.options.items()}
         if step.steps_of:
             if step.steps_of not in steps or steps[step.steps_of].command not in TRAINS:
-                training_steps = [name for name, other in steps.items() if other.command in TRAINS]
+                training_steps = [
+                    name
+                    for name, other in steps.items()
+                    if other.command in TRAINS and other.name != step.name
+                ]
                 raise unknown("step that trains in `steps`:", step.steps_of, training_steps)
             options["steps"] = step.options["steps"]
     return replace(step, options=options, raw=step.options, needs=tuple(needs))

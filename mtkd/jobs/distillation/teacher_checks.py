@@ -96,6 +96,6 @@ def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[st
     ]
     text = (
         f"{who} scores {', '.join(weak)}: not better than the best constant prediction, so it cannot teach "
-        "this. Refine it longer, or leave such tasks out."
+        "this. Train it longer, or leave such tasks out."
     )
     return [text] if weak else []

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import teachers_by_task
+from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
-from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, did_you_mean_path
 from tasks.common.hub_loading import refuse_path
 from tasks.common.remote import local
 from tasks.data.corpus_reader import read_corpus_manifest
 from tasks.data.unlabelled import UnlabelledRequest
-from tasks.model_tasks import require_heads
+from tasks.task import Task
 from tasks.task_names import resolve
 
 
@@ -28,7 +27,7 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
 
     Raises:
         UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels, or
-            the teacher has no head for a task whose logits a cell learns from.
+            the teacher has no head, or other labels, for a task whose logits a cell learns from.
     """
     cell_name = next((name for name, cell in grid.cells.items() if cell.corpus is True), None)
     if cell_name is not None and inputs.corpus is None:
@@ -37,15 +36,17 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
             hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={cell_name}`",
         )
     _check_unlabelled(grid, inputs)
-    if inputs.teacher and not (inputs.store or grid.refine):
-        _check_teacher(grid, inputs.teacher)
+    for task_spec, teacher in _taught(grid, inputs):
+        _check_local_teachers(teacher, resolve(task_spec))
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
     """Check that what the inputs name exists, for each entry of the tasks in place of `{task}`.
 
+    A teacher that is named on the hub is downloaded.
+
     Raises:
-        UserError: a file or directory does not exist or is of another kind, or `out` is a file.
+        UserError: a file, directory or model does not exist or is of another kind, or `out` is a file.
     """
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", hint="name a directory with `out`")
@@ -55,6 +56,8 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
         for path in _of_each(argument, value, grid.specs):
             if argument == "store":
                 read_store_manifest(Path(local(path)))
+    for task_spec, teacher in _taught(grid, inputs):
+        _find_teacher(teacher, resolve(task_spec))
     for name, cell in grid.cells.items():
         corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
         for path in _of_each("corpus", corpus, grid.specs_of(name)):
@@ -97,16 +100,30 @@ def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
 
 
-def _check_teacher(grid: Grid, teacher: str) -> None:
-    """Check the heads of a teacher that mtkd has trained; others are checked by the runs."""
+def _taught(grid: Grid, inputs: GridInputs) -> list[tuple[str, str]]:
+    """Each entry of the tasks whose logits a cell learns from, with the given teacher."""
+    if not inputs.teacher or inputs.store or grid.refine:
+        return []
     names = [name for name in grid.cells if any(loss.teacher_need.logits for loss in _losses(grid, name))]
-    for task_spec in dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name)):
-        for task_name, name in teachers_by_task(teacher.replace("{task}", task_spec)):
-            taught_tasks = [
-                task for task in resolve(task_spec) if task_name in (None, task.name) and not task.soft_labels
-            ]
-            if is_saved_model(Path(name)):
-                heads = {task.head: task for task in read_saved(Path(name)).tasks}
-                require_heads(heads, taught_tasks, f"the teacher {name}")
-            elif not Path(name).exists():
-                refuse_path("teacher", name)
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
+    return [(task_spec, inputs.teacher.replace("{task}", task_spec)) for task_spec in task_specs]
+
+
+def _check_local_teachers(teacher: str, tasks: Sequence[Task]) -> None:
+    """Check the heads and labels of teachers on disk; those on the hub are checked by `check_paths`."""
+    names = [name for _, name in teachers_by_task(teacher)]
+    for name in names:
+        if not Path(name).exists():
+            refuse_path("teacher", name)
+    if all(Path(name).exists() for name in names):
+        _find_teacher(teacher, tasks)
+
+
+def _find_teacher(teacher: str, tasks: Sequence[Task]) -> None:
+    try:
+        find_teachers(teacher, tasks, heads=True)
+    except UserError as error:
+        if not error.hint or "teacher_labels" not in error.hint:
+            raise
+        hint = "name the task's labels in its config.json, as `id2label` in the order of the outputs"
+        raise UserError(error.problem, expected=error.expected, hint=hint) from error

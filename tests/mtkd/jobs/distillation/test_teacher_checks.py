@@ -57,7 +57,7 @@ def test_with_few_rows_the_likely_order_is_named_and_not_more_training(check: Ch
     assert "scores 0.250 on sst2/validation; its outputs may be in another order: as negative" in remark
     assert "they agree with 3 of 12 labels" in remark
     assert "`teacher_labels={'sst2': ['positive', 'negative']}`" in remark
-    assert "Refine it longer" not in remark
+    assert "Train it longer" not in remark
 
 
 def test_training_rows_decide_if_validation_rows_cannot(check: Check) -> None:
@@ -68,5 +68,5 @@ def test_training_rows_decide_if_validation_rows_cannot(check: Check) -> None:
 
 def test_a_weak_teacher_in_the_right_order_should_be_refined(check: Check) -> None:
     _, weak = check(60, 100, 0.5)
-    assert "Refine it longer" in weak and "another order" not in weak
+    assert "Train it longer" in weak and "another order" not in weak
     assert len(check(60, 100, 0.1)) == 1  # only that the order was assumed

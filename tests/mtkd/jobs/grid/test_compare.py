@@ -281,10 +281,33 @@ def test_a_teacher_of_another_task_is_refused_before_the_first_run(
     assert not started and not out.exists()
 
 
+def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_first_run(
+    mtkd: Callable, tmp_path: Path, started: list[list[str]]
+) -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=64, id2label={0: "bad", 1: "good"}, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "checkpoint")
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(GRID, encoding="utf-8")
+    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    assert done.code == 2 and "are named bad, good, but the labels of the task 'rte' are" in done.err
+    assert "id2label" in done.err and "--teacher-labels" not in done.err, "no option of mtkd compare"
+    file.write_text(GRID.replace('"rte"', '"rte,sst2"'), encoding="utf-8")
+    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    assert done.code == 2 and "is for one task" in done.err
+    done = mtkd(*words_of(file, out, "--teacher", "no-such-checkpoint"))
+    assert done.code == 2 and "cannot load the model of 'no-such-checkpoint'" in done.err
+    assert not started and not out.exists()
+
+
 def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("seedz = [0]\n" + GRID, encoding="utf-8")
     with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
         load_grid(str(tmp_path / "gridd.toml"), {}, {})
+    with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
+        load_grid(str(tmp_path / "grid.tml"), {}, {})
     with pytest.raises(UserError, match=r"(?s)'seedz' \(did you mean 'seeds'\?\).*docs/compare\.md"):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
     with pytest.raises(
