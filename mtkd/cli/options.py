@@ -136,8 +136,6 @@ quiet_option = click.option(
     callback=lambda ctx, param, value: set_quiet(value),
     help="print only results and warnings: no progress bar, no closing message",
 )
-
-
 json_option = click.option(
     "--json",
     "json_file",

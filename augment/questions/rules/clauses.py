@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from augment.questions.rules.chunks import CLAUSAL, FINITE, Chunk, add_chunk, is_enumerated
 from augment.questions.rules.clause_patterns import (
     ANY_VERB,
     ASIDE,
-    BOTH,
     LEAD,
     LEAD_PHRASE,
     NEW_CLAUSE,
-    OBJECT,
     OPENING,
     PREDICATE,
     STARTS,
     SUBJECT,
-    SURE_CLAUSE,
     VERB,
 )
 from augment.questions.rules.tagging import Tagged
@@ -28,23 +26,6 @@ from augment.questions.rules.verbs import FORMS, Form
 from augment.questions.rules.words import WORDS
 
 _ASIDES = 3  # so many parts of an apposition between commas
-_FINITE = frozenset("VBHAo")
-_CLAUSAL = frozenset(("as", "after", "before", "since", "until", "than"))
-_PARTICLES = frozenset(["up", "down", "out", "off", "on", "over", "along", "in", "around", "through"])
-
-
-@dataclass
-class Chunk:
-    """A part of a clause: words start..stop.
-
-    kind: np, pp (its first word is the preposition, unless it is a date), adv, adj, inf (to do), ing, or why.
-    complete: False if a restrictive clause follows inside it, so that it is not an answer by itself.
-    """
-
-    kind: str
-    start: int
-    stop: int
-    complete: bool = True
 
 
 @dataclass
@@ -137,7 +118,7 @@ def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
     while position < stop:
         if leads and tags[position - 1] not in ",Y" and tags[position] == "I":
             # "after a death in 1680"
-            nested = tags[position + 1] != "Y" or sentence.words[leads[-1].start] in _CLAUSAL
+            nested = tags[position + 1] != "Y" or sentence.words[leads[-1].start] in CLAUSAL
             return [] if nested else [Chunk("pp", position, position + 2)]
         if tags[position] == "Y":
             leads.append(Chunk("pp", position, position + 1))
@@ -151,7 +132,7 @@ def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
 def _later_verb(tags: str, start: int, more: str = "") -> bool:
     """True if a certain finite verb follows before the clause can have ended."""
     for tag in tags[start:]:
-        if tag in _FINITE or tag in more:
+        if tag in FINITE or tag in more:
             return True
         if tag in ",;:.SWU&k":
             return False
@@ -183,7 +164,7 @@ def _with_chunks(clause: Clause) -> Clause | None:
         if tag == "_" or (tag == "," and tags[position + 1 : position + 3] == "IY" and not dated):
             position += 1
         elif tag == ",":
-            if _enumerated(tags, position) and (not chunks or chunks.pop().kind != "pp"):
+            if is_enumerated(tags, position) and (not chunks or chunks.pop().kind != "pp"):
                 return None
             break
         elif tag in "&k":
@@ -191,130 +172,5 @@ def _with_chunks(clause: Clause) -> Clause | None:
         elif tag == "S" and clause.sentence.words[position] != "because":
             return None if position == clause.verb[1] or clause.sentence.words[position] == "that" else clause
         else:
-            position = _add_chunk(clause.sentence, chunks, position)
+            position = add_chunk(clause.sentence, chunks, position)
     return clause if position is not None else None
-
-
-def _add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
-    """Add the chunk at `position` and return where it ends; None if the rules do not know it.
-
-    There is one branch for each kind of word that a chunk can begin with.
-    """
-    tags, words, tag = sentence.tags, sentence.words, sentence.tags[position]
-    last = chunks[-1] if chunks and chunks[-1].kind in ("np", "pp") else None
-    follows = tags[position + 1 : position + 2]
-    kind, complete, stop = "adv", True, position + 1
-    if tag == "S" or (tag == "J" and words[position : position + 2] == ["due", "to"]):
-        return _add_reason(sentence, chunks, position)
-    if tag == "W":
-        return _add_relative_clause(sentence, chunks, position)
-    if tag in "KGXE" or (tag in "IF" and follows == "G"):
-        return _add_verb_phrase(tags, chunks, last, position)
-    if tag in "IF":
-        kind, stop = "pp", _object(tags, position + 1)
-        if follows == "Y" and stop == position + 1:
-            stop = position + 2 + 2 * (tags[position + 2 : position + 4] in ("IY", "KY", "&Y"))
-        if stop == position + 1:
-            if words[position] not in _PARTICLES or tags[stop : stop + 1] not in (",", ".", ";", "I", "D"):
-                return None
-            kind = "adv"  # to set up
-        between_names = tags[position - 1] == "P" and "P" in tags[position + 1 : stop]
-        if last and words[position] == "for" and between_names:
-            last.stop = stop  # the National Endowment for the Arts
-            return stop
-    elif tag == "Y":
-        kind = "pp"
-        if tags[position - 1] in "NP" and words[position].isdigit():
-            return None  # "the years 1549"
-    elif tag == "O":
-        kind, complete = "np", False
-    elif (end := _object(tags, position)) > position:
-        kind, stop = "np", end
-        if tags[position - 1] == "Y":
-            return None
-    elif tag == "J":
-        kind = "adj"
-    elif tag != "R":
-        return None
-    finite = "VBHAosbE" if words[position] in _CLAUSAL else "VBHAo"
-    if kind in ("np", "pp") and stop < len(tags) and tags[stop] in finite:
-        return len(tags) if kind == "pp" and chunks else None  # "after the war ended"
-    if kind != "adv" or follows == "F" or words[position] not in WORDS["connectives"]:
-        chunks.append(Chunk(kind, position, stop, complete))
-    return stop
-
-
-def _add_reason(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
-    """Add the reason after "because", "because of" or "due to"; for the result see `_add_chunk`."""
-    tags = sentence.tags
-    of = tags[position] == "J" or tags[position + 1 : position + 2] == "F"  # a noun phrase follows, no clause
-    start = position + 1 + of
-    stop = _object(tags, start) if of else _boundary(tags, start, ",.;:")
-    listed = tags[stop : stop + 1] == "," and _enumerated(tags, stop)
-    if stop == start or listed:
-        return None
-    chunks.append(Chunk("why", start, stop, True))
-    return stop
-
-
-def _add_relative_clause(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
-    """Extend the last chunk by the relative clause at `position`; for the result see `_add_chunk`."""
-    stop = _boundary(sentence.tags, position, ",.;:")
-    if not chunks or sentence.words[position] == "what" or stop - position > 12:
-        return None
-    chunks[-1].stop, chunks[-1].complete = stop, False
-    return stop
-
-
-def _add_verb_phrase(tags: str, chunks: list[Chunk], last: Chunk | None, position: int) -> int | None:
-    """Add an infinitive or a participle with all that belongs to it; for the result see `_add_chunk`.
-
-    Args:
-        last: the last chunk if it is a noun phrase, which a participle belongs to.
-    """
-    tag, stop = tags[position], _stretch(tags, position + 1)
-    alone = stop == position + 1 and tags[stop : stop + 1] == ","
-    if not stop or (tag in "XE" and (alone or not last)):
-        return None
-    if tag in "GXE" and last:
-        last.stop, last.complete = stop, False
-    else:
-        chunks.append(Chunk("inf" if tag == "K" else "ing", position, stop, True))
-    return stop
-
-
-def _stretch(tags: str, position: int) -> int:
-    """The end of an infinitive or participle with all that belongs to it; 0 if it is not certain."""
-    start = position
-    while position < len(tags) and tags[position] not in ",.;:SWk":
-        if tags[position] == "&" and NEW_CLAUSE.match(tags, position):
-            break
-        position += 1
-    unsure = any(tag in _FINITE for tag in tags[start:position]) or tags[position : position + 1] == "W"
-    return 0 if unsure or (tags[position : position + 1] == "," and _enumerated(tags, position)) else position
-
-
-def _enumerated(tags: str, comma: int) -> bool:
-    """True if a comma is the first one of an enumeration."""
-    if SURE_CLAUSE.match(tags, comma + 1):
-        return False
-    following = OBJECT.match(tags, comma + 1)
-    if not following:
-        return tags[comma + 1 : comma + 2] in ("J", "&", "G", "X")
-    return tags[following.end() : following.end() + 1] in ("&", ",")
-
-
-def _object(tags: str, position: int) -> int:
-    """The end of the noun phrase at `position`, with its "of" and "and"; `position` if there is none."""
-    match = OBJECT.match(tags, position)
-    if not match:
-        return position
-    both = BOTH.match(tags, match.end())
-    if both and tags[match.end() - 1] != "Y" and not PREDICATE.match(tags, both.end()):
-        return both.end()
-    return match.end()
-
-
-def _boundary(tags: str, position: int, stops: str) -> int:
-    """The position of the first of `stops` from `position` on."""
-    return next((i for i in range(position, len(tags)) if tags[i] in stops), len(tags))

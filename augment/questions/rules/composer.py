@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from augment.questions.rules.answers import Memory, Phrase, read_phrase
-from augment.questions.rules.clauses import Chunk, Clause
+from augment.questions.rules.chunks import Chunk
+from augment.questions.rules.clauses import Clause
 from augment.questions.rules.verbs import FORMS, base_of, third_person
 from augment.questions.rules.words import DAYS, WORDS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from augment.questions.rules.answers import Memory, counted_nouns, who_or_what
-from augment.questions.rules.clauses import Chunk, Clause
+from augment.questions.rules.chunks import Chunk
+from augment.questions.rules.clauses import Clause
 from augment.questions.rules.composer import Composer, RuleQuestion, Subject
 from augment.questions.rules.words import WORDS
 

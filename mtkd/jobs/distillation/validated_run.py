@@ -183,17 +183,13 @@ def _need_heads(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) 
 
 
 def _teacher_ref(
-    teacher: TeacherSpec | TeacherRef,
-    tasks: list[Task],
-    store: Path | None,
-    heads: bool,
-    teacher_labels: LabelsSpec,
+    teacher: TeacherSpec | TeacherRef, tasks: list[Task], store: Path | None, heads: bool, labels: LabelsSpec
 ) -> TeacherRef | None:
     """The teacher, or the one whose outputs are in the store; for the arguments see `validate_run`."""
     if isinstance(teacher, TeacherRef):
         return teacher
     if store is None:
-        return find_teachers(teacher, tasks, heads, teacher_labels)
+        return find_teachers(teacher, tasks, heads, labels)
     return _stored_teacher(teacher, store, tasks, heads)
 
 
