@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -247,11 +248,12 @@ def load_grid(
 
     Args:
         changes: field of Grid -> value; replaces the value of the file.
-        sets: dotted setting -> value for every cell; overrides the file.
+        sets: dotted setting -> value for every cell; overrides the file, also the settings of single cells.
         without: cells to leave out.
 
     Raises:
-        UserError: unknown grid, cell or key, invalid TOML, or a cell with invalid settings.
+        UserError: unknown grid, cell or key, invalid TOML, a cell with invalid settings, or cells that `sets`
+            makes the same.
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
@@ -270,6 +272,24 @@ def load_grid(
     cells = {name: cell for name, cell in grid.cells.items() if name not in without}
     if not cells:
         raise UserError("no cell of the grid is left", hint="name fewer cells in `without`")
-    grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells})
+    grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": _overridden(cells, sets)})
     grid.check()
     return grid
+
+
+def _overridden(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> dict[str, Cell]:
+    """The cells with `sets` instead of their own values; refuses cells that only these told apart."""
+    for (name, cell), (other, second) in combinations(cells.items(), 2):
+        apart = [key for key in sets if cell.set.get(key) != second.set.get(key)]
+        if apart and _with(cell, sets) == _with(second, sets):
+            raise UserError(
+                f"the cells {name!r} and {other!r} differ only in {', '.join(apart)}, and all cells get one value",
+                hint="leave out one of the cells, or do not set it",
+            )
+    return {
+        name: _with(cell, {key: sets[key] for key in cell.set if key in sets}) for name, cell in cells.items()
+    }
+
+
+def _with(cell: Cell, sets: Mapping[str, Any]) -> Cell:
+    return cell.model_copy(update={"set": cell.set | dict(sets)})

@@ -316,6 +316,19 @@ def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
         load_grid("mlkd-table-77", {}, {})
 
 
+def test_settings_given_with_a_grid_override_those_of_single_cells(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    cells = (
+        '[cells.a]\nset = { "train.steps" = 9, "train.lr" = 1e-3 }\n[cells.b]\nset = { "train.lr" = 1e-4 }\n'
+    )
+    file.write_text(GRID.partition("[cells")[0] + cells, encoding="utf-8")
+    grid = load_grid(str(file), {}, {"train.steps": 2})
+    assert grid.sets_of("a")["train.steps"] == grid.sets_of("b")["train.steps"] == 2
+    assert grid.sets_of("a")["train.lr"] == 1e-3
+    with pytest.raises(UserError, match="'a' and 'b' differ only in train\\.lr, train\\.steps, and"):
+        load_grid(str(file), {}, {"train.lr": 0.1, "train.steps": 2})
+
+
 def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
     stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
