@@ -283,7 +283,7 @@ def _overridden(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> dict[str,
         apart = [key for key in sets if cell.set.get(key) != second.set.get(key)]
         if apart and _with(cell, sets) == _with(second, sets):
             raise UserError(
-                f"the cells {name!r} and {other!r} differ only in {', '.join(apart)}, now the same",
+                f"the cells {name!r} and {other!r} would be the same: they differ only in {', '.join(apart)}",
                 hint="leave out one of the cells, or do not set it",
             )
     return {

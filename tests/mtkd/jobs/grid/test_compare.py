@@ -325,7 +325,7 @@ def test_settings_given_with_a_grid_override_those_of_single_cells(tmp_path: Pat
     grid = load_grid(str(file), {}, {"train.steps": 2})
     assert grid.sets_of("a")["train.steps"] == grid.sets_of("b")["train.steps"] == 2
     assert grid.sets_of("a")["train.lr"] == 1e-3
-    with pytest.raises(UserError, match="'a' and 'b' differ only in train\\.lr, train\\.steps, now"):
+    with pytest.raises(UserError, match=r"'a' and 'b' would be the same: .* in train\.lr, train\.steps"):
         load_grid(str(file), {}, {"train.lr": 0.1, "train.steps": 2})
 
 
