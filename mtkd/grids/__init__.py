@@ -178,10 +178,11 @@ class Grid(Strict):
 
     @property
     def needs_teacher(self) -> bool:
-        """True unless every cell fine-tunes a model of its own `first`."""
+        """True unless every cell refines an encoder, or fine-tunes a model of its own `first`."""
+        commands = {name: recipe_command(self.recipe_of(name)) for name in self.cells}
         return any(
-            recipe_command(self.recipe_of(name)) != "finetune" or not self.first_of(name)
-            for name in self.cells
+            command == "distill" or (command == "finetune" and not self.first_of(name))
+            for name, command in commands.items()
         )
 
     @property

@@ -329,6 +329,17 @@ def test_settings_given_with_a_grid_override_those_of_single_cells(tmp_path: Pat
         load_grid(str(file), {}, {"train.lr": 0.1, "train.steps": 2})
 
 
+def test_a_grid_of_refined_encoders_needs_no_teacher(mtkd: Callable, tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    cells = '[cells.slow]\n[cells.fast]\nset = { "train.lr" = 1e-3 }\n'
+    file.write_text('title = "Rates"\nrecipe = "refine"\ntasks = ["rte"]\n' + cells)
+    words = ("compare", file, "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
+    done = mtkd(*words, "--encoder", "minilm")
+    assert done.code == 0 and done.out.count("mtkd refine --recipe refine --tasks rte --encoder minilm") == 2
+    done = mtkd(*words)
+    assert done.code == 2 and "the grid refines an encoder, but none is given" in done.err
+
+
 def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
     stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
