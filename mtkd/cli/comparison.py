@@ -21,6 +21,7 @@ from mtkd.cli.options import (
     say,
     show,
     table,
+    teacher_labels_option,
     unlabelled_limit_option,
     unlabelled_option,
 )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     metavar="DIR|NAME",
     help="the teacher, also in place of one that the grid refines; {task} stands for the name of the task",
 )
+@teacher_labels_option
 @click.option(
     "--encoder",
     metavar="DIR|NAME",

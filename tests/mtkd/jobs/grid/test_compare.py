@@ -293,13 +293,39 @@ def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_fir
     file.write_text(GRID, encoding="utf-8")
     done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "are named bad, good, but the labels of the task 'rte' are" in done.err
-    assert "id2label" in done.err and "--teacher-labels" not in done.err, "no option of mtkd compare"
+    assert "in the order of the outputs: --teacher-labels rte=FIRST,SECOND" in done.err
     file.write_text(GRID.replace('"rte"', '"rte,sst2"'), encoding="utf-8")
     done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "is for one task" in done.err
     done = mtkd(*words_of(file, out, "--teacher", "no-such-checkpoint"))
     assert done.code == 2 and "cannot load the model of 'no-such-checkpoint'" in done.err
     assert not started and not out.exists()
+
+
+def test_the_order_of_a_checkpoints_labels_is_passed_on_to_the_runs_that_learn_from_it(
+    mtkd: Callable, save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    places = {
+        task: save_checkpoint("Bert", f"teach/{task}", id2label={0: "x", 1: "y"}) for task in ("rte", "sst2")
+    }
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
+    words += ("--teacher", tmp_path / "teach/{task}")
+    labels = {"rte": "not_entailment,entailment", "sst2": "positive,negative"}
+    orders = [word for task in labels for word in ("--teacher-labels", f"{task}={labels[task]}")]
+    planned = mtkd(*words, *orders)
+    assert planned.code == 0, planned.err
+    for command in [shlex.split(line) for line in planned.out.splitlines()]:
+        distilled = "runs/distilled/" in command[command.index("--out") + 1]
+        given = [command[n + 1] for n, word in enumerate(command) if word == "--teacher-labels"]
+        task = next(task for task in labels if str(places[task]) in command)
+        assert given == ([f"{task}={labels[task]}"] if distilled else [])
+    missing = mtkd(*words, *orders[:2])
+    assert missing.code == 2 and "--teacher-labels sst2=" in missing.err
+    unknown = mtkd(*words, *orders, "--teacher-labels", "cola=a,b")
+    assert unknown.code == 2 and "unknown task in --teacher-labels 'cola'" in unknown.err
+    useless = mtkd(*words[:-2], *orders)
+    assert useless.code == 2 and "learns from the logits of a given teacher" in useless.err
 
 
 def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
