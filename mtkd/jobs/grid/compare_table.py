@@ -37,7 +37,7 @@ class Row:
         parameters: the number of the student's weights; `parameters_without_embeddings`: outside the word
             embeddings.
         seconds: training time of each run.
-        speed: batch size -> inference speed on the CPU relative to the first row.
+        speed: batch size -> inference speed on the CPU relative to the first row that is timed.
         ms: batch size -> inference time on the CPU in milliseconds.
         gpu_speed, gpu_ms: the same on the GPU; empty where there is none.
         steps: training steps of each run.
@@ -90,7 +90,8 @@ class Table:
 
     Attributes:
         tasks: the scored tasks; tasks that were trained together are listed separately.
-        rows: the teacher if the grid refines it, the cells in the order of the grid, and the baselines.
+        rows: the teacher if the grid refines it or is given one, the cells in the order of the grid, and the
+            baselines.
         commands: cell -> the commands of its runs.
         notes: what else a reader of the table should know.
     """

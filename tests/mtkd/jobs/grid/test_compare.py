@@ -125,7 +125,12 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
     assert "rte acc" in first.out and "the best `train.metric`" in first.out
     found = json.loads((out / "compare.json").read_text())
-    two, broken, constant, *encoder = found["rows"]
+    teacher, two, broken, constant, *encoder = found["rows"]
+    assert teacher["name"] == "teacher" and teacher["parameters"] > 0 and teacher["steps"] == []
+    assert teacher["differences"]["rte"]["reference"] == two["mean"]["rte"]
+    gains = [row["mean"]["rte"] - constant["mean"]["rte"] for row in (two, teacher)]
+    assert two["share_of_teacher_gain"] == (pytest.approx(gains[0] / gains[1]) if gains[1] > 0 else None)
+    assert f"scoring the teacher {tiny_teacher} on rte" in first.err
     assert two["scores"]["rte"][0] > 0 and two["speed"] == {"2": 1.0} and two["parameters"] > 0
     assert (
         two["steps"] == [4] and two["kept"] == "best" and two["metrics"] == {"rte acc": two["scores"]["rte"]}
@@ -145,12 +150,14 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     again = mtkd(*words)
     assert again.code == 0, again.out + again.err
     assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"
+    assert "scoring the teacher" not in again.err, "its predictions are kept"
     rows = json.loads((out / "compare.json").read_text())["rows"]
     table = (out / "compare.md").read_text()
     other = mtkd(*words, "--set", "train.lr=1e-3")
     assert other.code == 2 and "a run with other options" in other.err and "another --out" in other.err
     assert (out / "compare.md").read_text() == table and len(started) == 1
-    tie = rows[1]["differences"]["rte"]
+    assert rows[0] == teacher
+    tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
 
