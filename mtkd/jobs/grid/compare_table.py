@@ -13,6 +13,7 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
+from tasks.common.markdown import markdown_cell
 
 Columns = Mapping[str, list[float]]
 METRICS_TITLE = "Every metric of every validation split"
@@ -253,4 +254,4 @@ def _gap(gap: Difference | None) -> str:
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     body = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in body)
+    return "\n".join(f"| {' | '.join(map(markdown_cell, line))} |" for line in body)

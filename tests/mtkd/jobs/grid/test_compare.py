@@ -671,6 +671,8 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     )
     grid = load_grid("mlkd-table-8", {}, {})
     lines = Table(grid, ["rte", "stsb"], [row, Row("b")], {}).lines()
+    named = Table(grid, ["rte"], [Row("a|b", {"rte": [0.5]})], {}).markdown()
+    assert "| a\\|b | 50.0 |" in named
     assert lines == [
         ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "1,000", "15 s", "1.50x (2.0 ms)"],
         ["b", "-", "-", "-", "-", "-", "-", "-"],
