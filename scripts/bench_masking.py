@@ -16,8 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from measuring import seconds, status_bytes
 
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masking import Masking
@@ -56,19 +55,6 @@ def mask_lines(lines: list[str], copies: int) -> None:
 def _with_nlpaug(masker: Any, lines: list[str], copies: int) -> None:
     for line in lines:
         masker.augment(line, n=copies)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall-clock seconds of one call."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def peak_memory() -> str:
-    """The peak resident size of this process from Linux (getrusage would include the parent's)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(line.split(":")[1].strip() for line in lines if line.startswith("VmHWM"))
 
 
 def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
@@ -111,7 +97,8 @@ def main(data: Path | None, rows: int, few: int, copies: int, rounds: int, memor
     if memory:
         lines = sentences(data, 10_000)
         mask_lines(lines, max(1, rows // len(lines)))
-        click.echo(f"{rows:>9,} copies: peak {peak_memory()}")
+        peak = status_bytes("VmHWM") / 1e6  # getrusage would include the parent's
+        click.echo(f"{rows:>9,} copies: peak {peak:,.0f} MB")
         return
     compare(sentences(data, rows), copies, rounds, few)
     for size in (10_000, 100_000, 1_000_000, 10_000_000):

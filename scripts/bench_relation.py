@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import click
 import torch
+from measuring import extra_memory
 from torch import Tensor
 
 from mtkd.losses.relations import relation_kl
@@ -99,21 +99,12 @@ def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> No
     )
 
 
-def extra_memory(name: str, rows: int, longest: int) -> float:
+def memory_of_step(name: str, rows: int, longest: int) -> float:
     """Peak memory of one step in megabytes, in addition to the operands; run in a new process."""
     form: Form = {"naive": naive, "mtkd": relation_kl}[name]
     step(form, *operands(torch.full((2,), 8)))  # torch loads libraries on the first call
     inputs = operands(torch.full((rows,), longest))
-    Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
-    before = status_bytes("VmRSS")
-    step(form, *inputs)
-    return (status_bytes("VmHWM") - before) / 1e6
-
-
-def status_bytes(key: str) -> int:
-    """A size from the status of this process, such as VmRSS (current) or VmHWM (peak)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+    return extra_memory(lambda: step(form, *inputs))
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
@@ -127,7 +118,7 @@ def main(rows: int, longest: int, rounds: int, batches: int) -> None:
     compare("real", rows, longest, rounds, batches)
     for name in ("naive", "mtkd"):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as new_process:
-            extra = new_process.submit(extra_memory, name, rows, longest).result()
+            extra = new_process.submit(memory_of_step, name, rows, longest).result()
         print(f"{name}: {extra:.0f} MB of additional memory at full length")
 
 

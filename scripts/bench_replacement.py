@@ -11,12 +11,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
+from measuring import seconds
 
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import COPIES, Replacement
@@ -37,13 +38,6 @@ class Endings:
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yield the last letters of the words."""
         return ([word[-1] for word in words] for words in texts)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall-clock seconds of one call."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 @click.command()

@@ -42,6 +42,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
+from measuring import extra_memory
 from textbrewer_runs import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
 from torch import Tensor
 
@@ -176,7 +177,7 @@ def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], 
         )
 
 
-def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch: int) -> float:
+def memory_of_steps(side: str, job: Job, data: Path | None, sentences: bool, batch: int) -> float:
     """Peak memory in megabytes of two steps on the longest rows, in addition to what was loaded before."""
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
@@ -186,19 +187,9 @@ def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch:
         rows = list(np.argsort(-pool.texts[0].lengths, kind="stable")[: 2 * batch].reshape(2, batch))
         batches = padded(pool, trainer, rows)
         ctypes.CDLL(None).malloc_trim(0)  # memory freed after loading must not hide what the steps need
-        Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
-        before = status_bytes("VmRSS")
         if other:
-            other.train(batches, len(rows))
-        else:
-            train(trainer, pool, rows)
-        return (status_bytes("VmHWM") - before) / 1e6
-
-
-def status_bytes(key: str) -> int:
-    """A size from the status of this process, such as VmRSS (current) or VmHWM (peak)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+            return extra_memory(lambda: other.train(batches, len(rows)))
+        return extra_memory(lambda: train(trainer, pool, rows))
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
@@ -245,7 +236,7 @@ def main(
                 report(seconds, pool, blocks, layout.n_specials)
         for side in ("textbrewer", "mtkd") if memory else ():
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as new_process:
-                extra = new_process.submit(extra_memory, side, job, data, sentences, batch).result()
+                extra = new_process.submit(memory_of_steps, side, job, data, sentences, batch).result()
             print(f"  {side}: {extra:.0f} MB of additional peak memory")
 
 

@@ -98,7 +98,9 @@ def check_mtkd(words: list[str], *, whole: bool) -> None:
     elif name in ("plan", "build") and recipe:
         load_settings(recipe, "distill", parse_set(values.get("sets") or ()))
     elif name == "compare" and (grid := values.get("grid")):
-        assert grid in grid_names() or grid in ("GRID", "grid.toml", "VALUE") or (ROOT / grid).is_file(), grid
+        assert (
+            grid in grid_names() or grid in ("GRID", "all", "grid.toml", "VALUE") or (ROOT / grid).is_file()
+        ), grid
     elif name == "show":
         assert values["name"] == "NAME" or values["name"].startswith("my-") or recipe_command(values["name"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 def run_script(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
     """Run a script in this process; returns its names."""
     monkeypatch.setattr(sys, "argv", list(words))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(SCRIPTS / words[0]), run_name="__main__")
     assert ended.value.code == 0
@@ -48,6 +50,15 @@ def test_bench_gpu_runs_on_a_cpu_and_counts_the_operations(
     with FlopCounterMode(display=False) as counter:
         model(batch.inputs, "sst2")
     assert counter.get_total_flops() == pytest.approx(script["forward_flops"](model, 4, 16), rel=0.1)
+
+
+def test_benchmarks_of_augmenters_share_their_measurements(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_script(monkeypatch, "bench_replacement.py", "--data", "pocket", "--copies", "1", "--rounds", "1")
+    run_script(monkeypatch, "bench_masking.py", "--memory", "--rows", "100")
+    printed = capsys.readouterr().out
+    assert " per second (" in printed and re.search(r"100 copies: peak [\d,]+ MB", printed)
 
 
 def test_squad_sentences_keeps_the_sentence_with_the_answer(

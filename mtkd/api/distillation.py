@@ -17,7 +17,7 @@ from mtkd.api.argument_types import (
     MultiTaskModel,
     Recipe,
     Settings,
-    Teacher,
+    Teachers,
     TrainSettings,
     Unlabelled,
 )
@@ -38,7 +38,7 @@ def distill(
     *,
     data: Any = None,
     tasks: TaskSpec | None = None,
-    teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
+    teacher: Teachers | None = None,
     teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
     student: Model | MultiTaskModel | Module | None = None,
@@ -100,9 +100,23 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
-    from mtkd.api.model import Model
-
-    teacher_source, made_by = model_or_path(teacher), Workers(workers, engine, address)
+    made_by = Workers(workers, engine, address)
+    request: dict[str, Any] = {
+        "out": out,
+        "init": init,
+        "settings": settings,
+        "train": train,
+        "eval_limit": eval_limit,
+        "epochs": epochs,
+        "steps": steps,
+        "batch": batch,
+        "lr": lr,
+        "seed": seed,
+        "device": device,
+        "resume": resume,
+        "overwrite": overwrite,
+        "callbacks": callbacks,
+    }
     if text is not None:
         _require_no_tasks(
             data=data,
@@ -115,54 +129,74 @@ def distill(
             teacher_labels=teacher_labels,
             workers=made_by.in_other_processes,
         )
-    elif data is None and tasks is None:
+        return _distill_text(recipe, Path(text), text_column, model_or_path(teacher), request)
+    if data is None and tasks is None:
         raise UserError(
             "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
-    loaded, request = prepare(
-        "distill",
+    request |= {"data": data, "tasks": "glue" if tasks is None else tasks, "limit": limit}
+    return _distill_rows(
         recipe,
-        data=data if text is None else str(text),
-        tasks="text" if text is not None else "glue" if tasks is None else tasks,
-        out=out,
-        init=init,
-        settings=settings,
-        train=train,
-        limit=limit,
-        eval_limit=eval_limit,
-        epochs=epochs,
-        steps=steps,
-        batch=batch,
-        lr=lr,
-        seed=seed,
-        device=device,
-        resume=resume,
-        overwrite=overwrite,
-        callbacks=callbacks,
-        model=teacher_source if text is None else None,
+        model_or_path(teacher),
+        request,
+        made_by,
+        corpus=Path(corpus) if corpus else None,
+        store=Path(store) if store else None,
+        teacher_labels=teacher_labels,
+        unlabelled=({} if unlabelled is None else unlabelled, unlabelled_limit),
+        student=student,
+        losses=losses,
     )
-    if text is not None:
-        from mtkd.jobs.distillation.distill_text import distill_text
 
-        run = distill_text(
-            request, loaded, teacher_source, Path(text), text_column, callbacks=callbacks, warn=warn_caller
-        )
-        return Model(run.path)
+
+def _distill_text(
+    recipe: str, text: Path, text_column: str, teacher: Any, request: Mapping[str, Any]
+) -> Model:
+    """Train a student on plain text.
+
+    Args:
+        request: the arguments of `prepare` that both kinds of distillation have.
+    """
+    from mtkd.api.model import Model
+    from mtkd.jobs.distillation.distill_text import distill_text
+
+    loaded, prepared = prepare("distill", recipe, data=str(text), tasks="text", limit=None, **request)
+    callbacks = request["callbacks"]
+    run = distill_text(prepared, loaded, teacher, text, text_column, callbacks=callbacks, warn=warn_caller)
+    return Model(run.path)
+
+
+def _distill_rows(
+    recipe: str,
+    teacher: Any,
+    request: Mapping[str, Any],
+    workers: Workers,
+    *,
+    unlabelled: tuple[Any, int | None],
+    student: Any,
+    **options: Any,
+) -> Model:
+    """Train a student on the rows of tasks.
+
+    Args:
+        request: the arguments of `prepare`.
+        unlabelled: the rows without labels, and the maximum number of them.
+        options: arguments of the job.
+    """
+    from mtkd.api.model import Model
     from mtkd.jobs.distillation.distill import distill as distill_job
     from tasks.data.unlabelled import UnlabelledRequest
 
+    loaded, prepared = prepare("distill", recipe, model=teacher, **request)
     run = distill_job(
-        dataclasses.replace(request, workers=made_by),
+        dataclasses.replace(prepared, workers=workers),
         loaded,
-        teacher_source,
-        Path(corpus) if corpus else None,
-        Path(store) if store else None,
-        teacher_labels=teacher_labels,
-        unlabelled=UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        teacher,
+        unlabelled=UnlabelledRequest(*unlabelled),
         student=student.module if isinstance(student, Model) else student,
-        losses=losses,
-        callbacks=callbacks,
+        callbacks=request["callbacks"],
         warn=warn_caller,
+        **options,
     )
     return Model(run.path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ def compare(
     data: RecordedData | Sequence[RecordedData] | None = None,
     out: str | Path,
     teacher: str | Path | None = None,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     store: str | Path | None = None,
     text: str | Path | None = None,
     encoder: str | Path | None = None,
@@ -49,8 +50,10 @@ def compare(
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
         data: "pocket", "hub" or a directory, or several of these.
-        teacher: a run of `refine`; `{task}` in it stands for the task. It also replaces the teacher that a
-            grid refines.
+        teacher: a run of `refine`, or a fine-tuned checkpoint of transformers; `{task}` in it stands for the
+            task. It also replaces the teacher that a grid refines.
+        teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
+            does not name them.
         store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
         encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
             grid's, or the one that the teacher started from.
@@ -83,6 +86,7 @@ def compare(
         data=data,
         out=out,
         teacher=teacher,
+        teacher_labels=teacher_labels,
         store=store,
         text=text,
         encoder=encoder,
@@ -108,6 +112,7 @@ def compare(
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid
+    from mtkd.jobs.distillation.find_teachers import parse_labels
     from mtkd.jobs.grid.grid_jobs import GridInputs
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
@@ -129,5 +134,11 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     data_names = str(data) if isinstance(data, str | Path) else [str(source) for source in data]
     files = file_names(arguments["unlabelled"])
     return loaded, GridInputs(
-        data_names, out=Path(arguments["out"]), text=text, unlabelled=files, **numbers, **model_names
+        data_names,
+        out=Path(arguments["out"]),
+        text=text,
+        unlabelled=files,
+        teacher_labels=parse_labels(arguments["teacher_labels"]),
+        **numbers,
+        **model_names,
     )

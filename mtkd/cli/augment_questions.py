@@ -128,7 +128,7 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
             ],
         )
         rows = [(s["context"][:70] + "...", s["asked"], s["written"]) for s in report["samples"]]
-        table(("context", "human question", "generated question"), rows)
+        table(("context", "human question", "generated question"), rows, "Examples")
         say(f"the generator is in {out}")
 
     show(report, json_file, draw)
@@ -279,4 +279,4 @@ def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
     names = ("task", "paragraphs", "questions", "missing", "paragraphs without any", "shards")
     table(names, [(entry.name, *(f"{count:,}" for count in counts))])
     shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
-    table(("from", "context", "question"), shown)
+    table(("from", "context", "question"), shown, "Examples")

@@ -35,7 +35,8 @@ def tasks(json_file: str | None) -> None:
             for t in TASKS.values()
         ]
         table(("task", "kind", "reads", "labels", "metrics"), rows)
-        table(("group", "tasks"), [(name, ", ".join(members)) for name, members in GROUPS.items()])
+        groups = [(name, ", ".join(members)) for name, members in GROUPS.items()]
+        table(("group", "tasks"), groups, "Groups of tasks")
         print(
             "A task of your own is a TOML file; give its path wherever a task is named (docs/add-a-task.md)."
         )

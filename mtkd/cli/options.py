@@ -263,7 +263,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     console = Console(highlight=False, markup=False, width=160)
     with console.capture() as captured:
         console.print(drawn)
-    print("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()) + "\n")
+    lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
+    print("\n".join(lines).rstrip("\n") + "\n")  # the table itself ends in a blank line
 
 
 def _numeric(text: str) -> bool:

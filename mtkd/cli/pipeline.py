@@ -50,9 +50,9 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 
     def draw() -> None:
         for number, result in enumerate(results if dry_run else (), start=1):
-            echo(
-                f"{number}/{len(results)} {result.name}: {result.reason or 'finished'}\n    {result.command}"
-            )
+            note = f"\n    ({result.note})" if result.note else ""
+            reason = result.reason or "finished"
+            echo(f"{number}/{len(results)} {result.name}: {reason}\n    {result.command}{note}")
         table(("step", "status", "seconds", "size", "output"), list(map(line, results)))
         times = [result.seconds for result in results if result.reason]
         if dry_run and any(times):

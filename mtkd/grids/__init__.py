@@ -19,7 +19,7 @@ from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Text, parse_toml, read_toml
 
 _LONGEST_NAME = 100  # characters of the name of a cell
-TEACHER = "teacher"  # the row of the models that the grid refines
+TEACHER = "teacher"  # the row of the models that the grid refines, or of the given teacher
 
 # The keys of a cell that only recipes for some commands have.
 _ONLY_WITH = {

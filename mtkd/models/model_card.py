@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER, is_hub_name
+from tasks.common.markdown import markdown_cell
 from tasks.common.urls import as_url
 from tasks.task import Task
 
@@ -111,7 +112,7 @@ def _task_row(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
         for score in task_scores
     )
     cells = (task.name, ", ".join(task.columns), ", ".join(task.labels) or task.kind, metrics)
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(markdown_cell, cells)) + " |"
 
 
 def _results(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ class StepResult:
         seconds: how long its command took; if it did not run now, the last time; None = it never finished.
         bytes: the size of its output, None if there is none.
         estimated: True if `seconds` and `bytes` are estimates, for a step that never finished.
+        note: what a placeholder in `command` stands for; None if the command has none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StepResult:
     seconds: float | None
     bytes: int | None
     estimated: bool = False
+    note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON."""
@@ -97,11 +99,11 @@ def run_pipeline(
     with contextlib.chdir(folder):
         steps, out = load_steps(values, settings or {}, Path(file).stem)
         runner = _Runner(steps, out, overwrite, Path(file).name)
+        if folder != Path():
+            say(f"the commands run in {Path().resolve()}")
         if dry_run or estimate:
             with shared_results():
                 return runner.plan(estimate)
-        if folder != Path():
-            say(f"the commands run in {Path().resolve()}")
         with locked(out), shared_results():
             return runner.run()
 
@@ -242,9 +244,21 @@ class _Runner:
         return "; ".join(reasons) or None
 
     def _result(self, step: Step, reason: str | None, rerun: Collection[str] = ()) -> StepResult:
-        line = f"mtkd {shlex.join(self._words(step, rerun))}"
+        words, note = _with_placeholder(self._words(step, rerun), step.steps_of)
+        line = f"mtkd {shlex.join(words)}"
         seconds = self.records.get(step.name, {}).get("seconds")
-        return StepResult(step.name, line, step.out, reason, seconds, size_of(Path(step.out)))
+        return StepResult(step.name, line, step.out, reason, seconds, size_of(Path(step.out)), note=note)
+
+
+def _with_placeholder(words: Sequence[str], steps_of: str | None) -> tuple[list[str], str | None]:
+    """A command with N as a number of steps that is not known yet, and what N stands for."""
+    if steps_of is None or f"@{steps_of}" not in words:
+        return list(words), None
+    note = (
+        f"N is the number of steps that {steps_of!r} takes, which is known once it has run; a setting "
+        "train.steps_per_epoch then gives both steps as many evaluations"
+    )
+    return ["N" if word == f"@{steps_of}" else word for word in words], note
 
 
 def _resumes(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

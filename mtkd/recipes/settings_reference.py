@@ -15,6 +15,7 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.settings import COMMANDS
+from tasks.common.markdown import markdown_cell
 from tasks.common.records import as_toml
 
 # The descriptions of fields that the docstring of their class does not describe.
@@ -111,16 +112,13 @@ def markdown() -> str:
             lines += ["", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
         for s in section.settings:
             default = f"`{s.value}`" if s.value else "required"
-            lines.append(f"| `{s.key}` | {default} | {_escaped(s.allowed)} | {_escaped(s.description)} |")
+            allowed, meaning = markdown_cell(s.allowed), markdown_cell(s.description)
+            lines.append(f"| `{s.key}` | {default} | {allowed} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
 def _commands(commands: Sequence[str]) -> str:
     return ", ".join(f"`mtkd {command}`" for command in commands)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _prefix(title: str) -> str:

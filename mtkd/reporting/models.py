@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from mtkd.evaluation.differences import Splits
 from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
 from mtkd.training.run_record import RUN_FILE, read_run_record
-from tasks.common.errors import MtkdWarning, UserError
+from tasks.common.errors import MtkdWarning, UserError, did_you_mean, shorten
 from tasks.common.records import read_record
 from tasks.task import Task
 
@@ -151,10 +151,27 @@ def _reference(
     for model in models:
         if any(run.path == directory.resolve() for run in model.runs):
             return model
-    raise UserError(
-        f"`reference={directory}` is not one of the runs of the report",
-        expected="the directory of one of them",
+    raise _unknown_reference(models, directory)
+
+
+def _unknown_reference(models: list[ReportedModel], directory: Path) -> UserError:
+    """The error for a reference that is not among the runs; it lists them, and suggests the most similar."""
+    paths = {model.name: [_short(run.path) for run in model.runs] for model in models}
+    listed = [path for of_model in paths.values() for path in of_model]
+    name = str(directory)
+    hint = f"for the model {name!r}: `reference={paths[name][0]}`" if name in paths else None
+    return UserError(
+        f"`reference={directory}` is not one of the runs of the report"
+        + ("" if hint else did_you_mean(name, listed)),
+        expected=f"the directory of one of them: {shorten(listed, name)}",
+        hint=hint,
     )
+
+
+def _short(path: Path) -> str:
+    """A path relative to the working directory, if it is inside it."""
+    here = Path().resolve()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 class _ComparedRow(TypedDict):

@@ -20,9 +20,10 @@ from mtkd.evaluation.differences import (
 )
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
-from mtkd.grids import Bench, Grid
+from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
+from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, within_constant
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
@@ -96,6 +97,9 @@ def _run(
         _time_students(grid.bench, results.models, rows)
     except UserError as error:  # the runs are worth their table all the same
         notes.append(f"Inference was not timed: {error.problem}.")
+    if inputs.teacher and not grid.refine:
+        teacher, teacher_notes = _teacher_row(inputs, rows, results, say)
+        rows, notes = teacher | rows, notes + teacher_notes
     if grid.baselines:
         baselines, baseline_notes = grid_baselines(
             grid, inputs, results.tasks, results.specs, results.predicted
@@ -175,6 +179,26 @@ def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     if len(grid.seeds) == 1:
         notes.append("There is one seed, so the intervals do not cover the chance of the seed.")
     return notes
+
+
+def _teacher_row(
+    inputs: GridInputs, rows: Mapping[str, Row], results: _Results, say: Callable[[str], None]
+) -> tuple[dict[str, Row], list[str]]:
+    """The row of a given teacher, whose predictions are added to the results; or a note why there is none."""
+    missing = "The table has no row for the teacher, and no shares of its gain: "
+    if TEACHER in rows:
+        return {}, [f"{missing}a cell is called {TEACHER!r}."]
+    try:
+        scored = score_given_teacher(inputs, results.tasks, results.specs, results.predicted, say)
+    except UserError as error:  # the runs are worth their table all the same
+        return {}, [f"{missing}{' '.join(error.problem.split())}."]
+    if not scored.predicted:
+        return {}, []
+    row = _baseline_row(TEACHER, scored.predicted, results.tasks)
+    row.parameters = scored.parameters
+    row.parameters_without_embeddings = scored.parameters_without_embeddings
+    results.predicted[TEACHER] = scored.predicted
+    return {TEACHER: row}, []
 
 
 def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) -> Row:

@@ -13,6 +13,7 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
+from tasks.common.markdown import markdown_cell
 
 Columns = Mapping[str, list[float]]
 METRICS_TITLE = "Every metric of every validation split"
@@ -37,7 +38,7 @@ class Row:
         parameters: the number of the student's weights; `parameters_without_embeddings`: outside the word
             embeddings.
         seconds: training time of each run.
-        speed: batch size -> inference speed on the CPU relative to the first row.
+        speed: batch size -> inference speed on the CPU relative to the first row that is timed.
         ms: batch size -> inference time on the CPU in milliseconds.
         gpu_speed, gpu_ms: the same on the GPU; empty where there is none.
         steps: training steps of each run.
@@ -90,7 +91,8 @@ class Table:
 
     Attributes:
         tasks: the scored tasks; tasks that were trained together are listed separately.
-        rows: the teacher if the grid refines it, the cells in the order of the grid, and the baselines.
+        rows: the teacher if the grid refines it or is given one, the cells in the order of the grid, and the
+            baselines.
         commands: cell -> the commands of its runs.
         notes: what else a reader of the table should know.
     """
@@ -252,4 +254,4 @@ def _gap(gap: Difference | None) -> str:
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     body = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in body)
+    return "\n".join(f"| {' | '.join(map(markdown_cell, line))} |" for line in body)

@@ -13,7 +13,7 @@ from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.recipes import load_settings, recipe_command
-from tasks.common.errors import UserError, did_you_mean_path
+from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
 from tasks.common.remote import local
 from tasks.data.corpus_reader import read_corpus_manifest
@@ -23,11 +23,12 @@ from tasks.task_names import resolve
 
 
 def check_inputs(grid: Grid, inputs: GridInputs) -> None:
-    """Check that corpus, rows without labels and teacher suit the cells.
+    """Check that corpus, rows without labels, teacher and the order of its labels suit the cells.
 
     Raises:
-        UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels, or
-            the teacher has no head, or other labels, for a task whose logits a cell learns from.
+        UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels,
+            labels are given for a task that no teacher is asked for, or the teacher has no head, or other
+            labels, for a task whose logits a cell learns from.
     """
     cell_name = next((name for name, cell in grid.cells.items() if cell.corpus is True), None)
     if cell_name is not None and inputs.corpus is None:
@@ -36,8 +37,9 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
             hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={cell_name}`",
         )
     _check_unlabelled(grid, inputs)
+    _check_teacher_labels(grid, inputs)
     for task_spec, teacher in _taught(grid, inputs):
-        _check_local_teachers(teacher, resolve(task_spec))
+        _check_local_teachers(teacher, resolve(task_spec), inputs)
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
@@ -57,7 +59,7 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
             if argument == "store":
                 read_store_manifest(Path(local(path)))
     for task_spec, teacher in _taught(grid, inputs):
-        _find_teacher(teacher, resolve(task_spec))
+        _find_teacher(teacher, resolve(task_spec), inputs)
     for name, cell in grid.cells.items():
         corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
         for path in _of_each("corpus", corpus, grid.specs_of(name)):
@@ -78,6 +80,11 @@ def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str
 def learns_without_labels(grid: Grid, name: str) -> bool:
     """True if a cell can learn from rows without labels."""
     return any(not loss.needs_labels for loss in _losses(grid, name))
+
+
+def learns_from_logits(grid: Grid, name: str) -> bool:
+    """True if a cell learns from the outputs of the teacher's task heads."""
+    return any(loss.teacher_need.logits for loss in _losses(grid, name))
 
 
 def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
@@ -104,26 +111,35 @@ def _taught(grid: Grid, inputs: GridInputs) -> list[tuple[str, str]]:
     """Each entry of the tasks whose logits a cell learns from, with the given teacher."""
     if not inputs.teacher or inputs.store or grid.refine:
         return []
-    names = [name for name in grid.cells if any(loss.teacher_need.logits for loss in _losses(grid, name))]
+    names = [name for name in grid.cells if learns_from_logits(grid, name)]
     task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
     return [(task_spec, inputs.teacher.replace("{task}", task_spec)) for task_spec in task_specs]
 
 
-def _check_local_teachers(teacher: str, tasks: Sequence[Task]) -> None:
+def _check_teacher_labels(grid: Grid, inputs: GridInputs) -> None:
+    """Check that the tasks of `teacher_labels` are among those that a given teacher teaches."""
+    taught = [task.name for task_spec, _ in _taught(grid, inputs) for task in resolve(task_spec)]
+    if inputs.teacher_labels and not taught:
+        raise UserError(
+            "`teacher_labels` gives the order of a teacher's labels, but no cell of the grid learns from the "
+            "logits of a given teacher",
+            expected="a transformers checkpoint as `teacher`, without `store`",
+            hint="leave `teacher_labels` out",
+        )
+    for task in inputs.teacher_labels:
+        if task not in taught:
+            raise unknown("task in `teacher_labels`", task, dict.fromkeys(taught))
+
+
+def _check_local_teachers(teacher: str, tasks: Sequence[Task], inputs: GridInputs) -> None:
     """Check the heads and labels of teachers on disk; those on the hub are checked by `check_paths`."""
     names = [name for _, name in teachers_by_task(teacher)]
     for name in names:
         if not Path(name).exists():
             refuse_path("teacher", name)
     if all(Path(name).exists() for name in names):
-        _find_teacher(teacher, tasks)
+        _find_teacher(teacher, tasks, inputs)
 
 
-def _find_teacher(teacher: str, tasks: Sequence[Task]) -> None:
-    try:
-        find_teachers(teacher, tasks, heads=True)
-    except UserError as error:
-        if not error.hint or "teacher_labels" not in error.hint:
-            raise
-        hint = "name the task's labels in its config.json, as `id2label` in the order of the outputs"
-        raise UserError(error.problem, expected=error.expected, hint=hint) from error
+def _find_teacher(teacher: str, tasks: Sequence[Task], inputs: GridInputs) -> None:
+    find_teachers(teacher, tasks, heads=True, labels=inputs.labels_of_teacher(tasks))

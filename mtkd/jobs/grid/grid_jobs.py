@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtkd.teachers.label_lists import label_list
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
 from tasks.common.records import as_toml, read_record
 from tasks.common.sha256 import digest_bytes
 from tasks.common.urls import with_urls
+from tasks.task import Task
 from tasks.task_names import resolve
 
 _EPOCH_LENGTH = re.compile(r"(stages\.[^.]+\.)?train\.steps_per_epoch *=")
@@ -37,6 +39,7 @@ class GridInputs:
         epochs: the epochs of every cell's run, over all its stages; None = those of the recipe.
         unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
         unlabelled_limit: maximum number of rows without labels per task; None = all.
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
     """
 
     data: str | Sequence[str]
@@ -51,6 +54,7 @@ class GridInputs:
     epochs: int | None = None
     unlabelled: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     unlabelled_limit: int | None = None
+    teacher_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def rows(self, limit: int | None = None) -> list[str]:
         """The options of a command that name its data and how many rows of it are used; `limit` overrides."""
@@ -67,6 +71,20 @@ class GridInputs:
                 options += ["--unlabelled", f"{task}={file}"]
         limit = self.unlabelled_limit
         return options if limit is None else [*options, "--unlabelled-limit", str(limit)]
+
+    def labels_of_teacher(self, tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
+        """Those of `teacher_labels` that are for these tasks."""
+        names = [task.name for task in tasks]
+        return {task: labels for task, labels in self.teacher_labels.items() if task in names}
+
+    def teacher_labels_words(self, spec: str) -> list[str]:
+        """The options of a command that give the order of the teacher's labels for its tasks."""
+        labels_by_task = self.labels_of_teacher(resolve(spec)) if self.teacher_labels else {}
+        return [
+            word
+            for task, labels in labels_by_task.items()
+            for word in ("--teacher-labels", f"{task}={label_list(labels)}")
+        ]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.grids import TEACHER, CellStep, Grid
-from mtkd.jobs.grid.grid_checks import check_inputs, learns_without_labels
+from mtkd.jobs.grid.grid_checks import check_inputs, learns_from_logits, learns_without_labels
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job, apportion, file_name, setting_words
 from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
@@ -135,6 +135,7 @@ class _Planner:
         teacher = str(teacher_jobs[0].out) if teacher_jobs else inputs.teacher
         for option, path in (("--teacher", teacher), ("--store", inputs.store), ("--corpus", corpus)):
             argv += [option, path.replace("{task}", task_spec)] if path else []
+        argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
         argv += self._common_options(name, seed, out)
         text_jobs = earlier[len(teacher_jobs) :]
         argv += ["--init", str(text_jobs[0].out)] if text_jobs else []

@@ -144,7 +144,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
             raise UserError(
                 f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled_size})",
                 expected=f"1 to {teacher.pooled_size}",
-                hint="use a smaller student.static.width, or `student.static.init=random`",
+                hint=f"use `student.static.width={teacher.pooled_size}`, or `student.static.init=random`",
             )
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
         return StaticConfig.model_validate(sizes.model_dump(exclude={"init", "sif"}) | fixed)

@@ -81,6 +81,12 @@ def test_settings_fit_a_narrow_terminal(mtkd: Callable) -> None:
     assert any(line.startswith("student.transformer.intermediate_size = 1200 ") for line in lines)
 
 
+def test_one_blank_line_follows_a_table(mtkd: Callable) -> None:
+    printed = mtkd("tasks").out
+    assert "\n\n\n" not in printed and "\n\nGroups of tasks\n\n" in printed
+    assert "\n\nA task of your own" in printed
+
+
 def test_every_recipe_loads() -> None:
     for command in COMMANDS:
         for name in recipe_names(command):

@@ -164,9 +164,12 @@ def test_a_change_runs_its_step_and_those_that_need_it(
         "tuned/rte": "'student' runs again",
         "scores": "'student' runs again; 'tuned/rte' runs again",
     }
-    assert "--steps @student" in planned[2].command and not commands
+    assert "--steps N " in planned[2].command and not commands
+    assert planned[2].note and planned[2].note.startswith("N is the number of steps that 'student' takes")
+    assert planned[1].note is None and "@" not in "".join(result.command for result in planned)
     shown = mtkd("run", file, "--set", "steps.student.lr=0.01", "--dry-run").out
     assert "the steps that would run take about 0 s" in shown
+    assert f"({planned[2].note})\n" in shown
     assert "2/4 student: changed: now --lr 0.01\n" in shown and "1/4 teacher: finished\n" in shown
     assert names(library.run_pipeline(file, settings=changed)) == ALL[1:]
     assert ["--overwrite" in words for words in commands] == [True, True, False], (

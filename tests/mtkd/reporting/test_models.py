@@ -59,6 +59,20 @@ def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
         library.report_html([tmp_path], tmp_path / "old.html")
 
 
+def test_a_reference_that_is_no_run_lists_the_runs(
+    task: Task, runs: Path, tmp_path: Path, mtkd: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("student", "control"):
+        write_run(tmp_path / "some" / name, task, None)
+    monkeypatch.chdir(tmp_path)
+    words = ("report", "html", "some", "--out", "page.html", "--reference")
+    misspelt = mtkd(*words, "some/contrl")
+    assert misspelt.code == 2 and "(did you mean 'some/control'?)" in misspelt.err
+    assert "one of them: some/control, some/student" in misspelt.err
+    named = mtkd(*words, "student")
+    assert named.code == 2 and "for the model 'student': --reference some/student" in named.err
+
+
 def test_wrong_requests_are_refused_before_anything_is_written(
     task: Task, runs: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:

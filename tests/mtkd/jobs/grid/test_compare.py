@@ -125,7 +125,12 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
     assert "rte acc" in first.out and "the best `train.metric`" in first.out
     found = json.loads((out / "compare.json").read_text())
-    two, broken, constant, *encoder = found["rows"]
+    teacher, two, broken, constant, *encoder = found["rows"]
+    assert teacher["name"] == "teacher" and teacher["parameters"] > 0 and teacher["steps"] == []
+    assert teacher["differences"]["rte"]["reference"] == two["mean"]["rte"]
+    gains = [row["mean"]["rte"] - constant["mean"]["rte"] for row in (two, teacher)]
+    assert two["share_of_teacher_gain"] == (pytest.approx(gains[0] / gains[1]) if gains[1] > 0 else None)
+    assert f"scoring the teacher {tiny_teacher} on rte" in first.err
     assert two["scores"]["rte"][0] > 0 and two["speed"] == {"2": 1.0} and two["parameters"] > 0
     assert (
         two["steps"] == [4] and two["kept"] == "best" and two["metrics"] == {"rte acc": two["scores"]["rte"]}
@@ -145,12 +150,14 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     again = mtkd(*words)
     assert again.code == 0, again.out + again.err
     assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"
+    assert "scoring the teacher" not in again.err, "its predictions are kept"
     rows = json.loads((out / "compare.json").read_text())["rows"]
     table = (out / "compare.md").read_text()
     other = mtkd(*words, "--set", "train.lr=1e-3")
     assert other.code == 2 and "a run with other options" in other.err and "another --out" in other.err
     assert (out / "compare.md").read_text() == table and len(started) == 1
-    tie = rows[1]["differences"]["rte"]
+    assert rows[0] == teacher
+    tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
 
@@ -293,13 +300,39 @@ def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_fir
     file.write_text(GRID, encoding="utf-8")
     done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "are named bad, good, but the labels of the task 'rte' are" in done.err
-    assert "id2label" in done.err and "--teacher-labels" not in done.err, "no option of mtkd compare"
+    assert "in the order of the outputs: --teacher-labels rte=FIRST,SECOND" in done.err
     file.write_text(GRID.replace('"rte"', '"rte,sst2"'), encoding="utf-8")
     done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "is for one task" in done.err
     done = mtkd(*words_of(file, out, "--teacher", "no-such-checkpoint"))
     assert done.code == 2 and "cannot load the model of 'no-such-checkpoint'" in done.err
     assert not started and not out.exists()
+
+
+def test_the_order_of_a_checkpoints_labels_is_passed_on_to_the_runs_that_learn_from_it(
+    mtkd: Callable, save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    places = {
+        task: save_checkpoint("Bert", f"teach/{task}", id2label={0: "x", 1: "y"}) for task in ("rte", "sst2")
+    }
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
+    words += ("--teacher", tmp_path / "teach/{task}")
+    labels = {"rte": "not_entailment,entailment", "sst2": "positive,negative"}
+    orders = [word for task in labels for word in ("--teacher-labels", f"{task}={labels[task]}")]
+    planned = mtkd(*words, *orders)
+    assert planned.code == 0, planned.err
+    for command in [shlex.split(line) for line in planned.out.splitlines()]:
+        distilled = "runs/distilled/" in command[command.index("--out") + 1]
+        given = [command[n + 1] for n, word in enumerate(command) if word == "--teacher-labels"]
+        task = next(task for task in labels if str(places[task]) in command)
+        assert given == ([f"{task}={labels[task]}"] if distilled else [])
+    missing = mtkd(*words, *orders[:2])
+    assert missing.code == 2 and "--teacher-labels sst2=" in missing.err
+    unknown = mtkd(*words, *orders, "--teacher-labels", "cola=a,b")
+    assert unknown.code == 2 and "unknown task in --teacher-labels 'cola'" in unknown.err
+    useless = mtkd(*words[:-2], *orders)
+    assert useless.code == 2 and "learns from the logits of a given teacher" in useless.err
 
 
 def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
@@ -381,7 +414,9 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
-def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp_path: Path) -> None:
+def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
+    mtkd: Callable, tmp_path: Path
+) -> None:
     words = (
         "compare",
         "--data",
@@ -395,16 +430,28 @@ def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp
         "--seeds",
         1,
     )
-    printed = mtkd(
-        *words, "--dry-run", "--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder"
-    )
+    models = ("--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder")
+    short = mtkd(*words, "--dry-run", *models)
+    assert short.code == 0, short.err
+    blocks = [block.splitlines() for block in short.out.split("\n\n")]
+    assert [lines[0].split(" ")[1].rstrip(":") for lines in blocks] == grid_names()
+    assert all(len(lines) == 2 for lines in blocks)
+    assert "# not with these options: the cell '2 single-task distilled" in short.out, "it needs a corpus"
+    summary, command = next(lines for lines in blocks if "# mlkd-table-8" in lines[0])
+    assert summary.startswith("# mlkd-table-8 (2 runs): Two stages or one (MLKD-BERT table 8); Zhang et al.")
+    out = ("--out", f"{tmp_path}/out/mlkd-table-8")
+    assert shlex.split(command) == [
+        str(word) for word in ("mtkd", "compare", "mlkd-table-8", *words[1:5], *words[7:], *models, *out)
+    ]
+    printed = mtkd("compare", "all", *words[1:], "--dry-run", *models)
     assert printed.code == 0, printed.err
-    assert [line[2:] for line in printed.out.splitlines() if line[2:] in grid_names()] == grid_names()
     heading, *commands = printed.out[printed.out.index("# mlkd-table-8") :].split("\n\n")[0].splitlines()
+    assert heading == summary
     one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
-    assert heading == "# mlkd-table-8" and len(commands) == len(one.out.splitlines())
+    assert len(commands) == len(one.out.splitlines())
     assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
-    assert "# not with these options: the cell '2 single-task distilled" in printed.out, "it needs a corpus"
+    unprinted = mtkd("compare", "all", *words[1:], *models)
+    assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
     assert (
         missing.code == 2 and "the argument GRID is missing" in missing.err and "mkd-table-2" in missing.err
@@ -648,6 +695,8 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     )
     grid = load_grid("mlkd-table-8", {}, {})
     lines = Table(grid, ["rte", "stsb"], [row, Row("b")], {}).lines()
+    named = Table(grid, ["rte"], [Row("a|b", {"rte": [0.5]})], {}).markdown()
+    assert "| a\\|b | 50.0 |" in named
     assert lines == [
         ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "1,000", "15 s", "1.50x (2.0 ms)"],
         ["b", "-", "-", "-", "-", "-", "-", "-"],
@@ -729,7 +778,9 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
     words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
     files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
-    shown = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40).out.splitlines()
+    dry = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40)
+    assert "'STEPS OF DIR' is the number of steps of the run in DIR" in dry.err
+    shown = dry.out.splitlines()
     given = {"rte": "--unlabelled rte=more.csv --unlabelled rte=others.csv", "sst2": "--unlabelled sst2=test"}
     with_them = [line for line in shown if "--unlabelled" in line]
     assert len(shown) == 2 + 2 * 4 and len(with_them) == 2

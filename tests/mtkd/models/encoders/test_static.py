@@ -157,8 +157,9 @@ def test_vectors_learn_if_they_may(trainable: bool) -> None:
 
 
 def test_vectors_wider_than_the_teachers_are_refused(context: InitContext) -> None:
-    with pytest.raises(UserError, match="width=17 is wider than the teacher"):
+    with pytest.raises(UserError, match="width=17 is wider than the teacher") as refused:
         build_student(student_settings({"kind": "static", "static": {"width": 17}}), context)
+    assert "use `student.static.width=16`, or" in (refused.value.hint or "")
 
 
 def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> None:

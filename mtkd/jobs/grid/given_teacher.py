@@ -1,0 +1,135 @@
+"""The scores of a teacher that a grid is given, and that is therefore not scored by a run of the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mtkd.device import find_device
+from mtkd.evaluation.differences import Splits
+from mtkd.evaluation.scoring import read_predictions, write_predictions
+from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.grid.grid_baselines import Predicted
+from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
+from mtkd.models.parameter_count import count_parameters
+from mtkd.training.run_directory import PREDICTIONS
+from tasks.common.digests import write_digests
+from tasks.common.errors import UserError
+from tasks.common.records import Record, read_record, write_record
+from tasks.common.sha256 import digest_bytes
+from tasks.scoring.row_predictions import RowPredictions
+from tasks.task import Task
+
+_FOLDER, _RECORD = "teacher-scores", "evaluation.json"
+
+
+@dataclass(frozen=True)
+class _Recorded(Record):
+    """What was scored: a digest of teacher, task and rows, and the size of the model."""
+
+    identity: str
+    parameters: int
+    parameters_without_embeddings: int
+
+
+@dataclass
+class TeacherScores:
+    """What a given teacher predicts.
+
+    Attributes:
+        predicted: task -> seed 0 -> split -> predictions.
+        parameters: the number of weights, of the largest one if each task has a teacher of its own;
+            `parameters_without_embeddings`: outside the word embeddings.
+    """
+
+    predicted: Predicted = field(default_factory=dict)
+    parameters: int = 0
+    parameters_without_embeddings: int = 0
+
+
+def score_given_teacher(
+    inputs: GridInputs,
+    tasks: Mapping[str, Task],
+    specs: Mapping[str, str],
+    predicted: Mapping[str, Predicted],
+    say: Callable[[str], None],
+) -> TeacherScores:
+    """Score the teacher of `inputs` on the validation rows that the cells were scored on.
+
+    The predictions are kept in `out`/teacher-scores, so an unchanged teacher is scored only once.
+
+    Args:
+        tasks: name -> the task as the models know it.
+        specs: task -> the entry of the grid's tasks that it belongs to.
+        predicted: cell -> its predictions.
+
+    Raises:
+        UserError: the teacher cannot be scored on one of the tasks; names the task.
+    """
+    result = TeacherScores()
+    for name, task in tasks.items():
+        runs = [splits for cell in predicted.values() for splits in cell.get(name, {}).values()]
+        if not runs:
+            continue
+        try:
+            splits, record = _score(inputs, task, specs[name], runs[0], say)
+        except UserError as error:
+            raise UserError(f"it cannot be scored on {name}: {error.problem}") from error
+        result.predicted[name] = {0: splits}
+        if record.parameters > result.parameters:
+            result.parameters = record.parameters
+            result.parameters_without_embeddings = record.parameters_without_embeddings
+    return result
+
+
+def _score(
+    inputs: GridInputs, task: Task, task_spec: str, rows_of_cells: Splits, say: Callable[[str], None]
+) -> tuple[dict[str, RowPredictions], _Recorded]:
+    """The teacher's predictions for the rows of a task, read from `out` or computed."""
+    spec = (inputs.teacher or "").replace("{task}", task_spec)
+    teachers = [teacher for name, teacher in teachers_by_task(spec) if name in (None, task.name)]
+    if not teachers:
+        raise UserError("no teacher is named for it")
+    teacher = find_teachers(teachers, [task], heads=True, labels=inputs.labels_of_teacher([task]))
+    assert teacher is not None
+    identity = digest_bytes(teacher.digest or teacher.name, *_row_parts(rows_of_cells))
+    place = inputs.out / _FOLDER / file_name(task.name)
+    if known := _read(place, identity, task):
+        return known
+    say(f"scoring the teacher {teacher.name} on {task.name}")
+    model = teacher.load(None).to(find_device(None))
+    scores = evaluate(model, inputs.data or None, [task], limit=inputs.eval_limit).scores
+    splits = {score.split: score.predictions for score in scores if score.predictions is not None}
+    if splits.keys() != rows_of_cells.keys() or any(
+        not rows.uids.equals(rows_of_cells[split].uids) for split, rows in splits.items()
+    ):
+        raise UserError("the validation rows are not those that the cells were scored on")
+    size = count_parameters(model)
+    record = _Recorded(identity, size.total, size.without_embeddings)
+    write_predictions(place / PREDICTIONS, scores)
+    write_record(place / _RECORD, vars(record))
+    write_digests(place)  # last: until then, predictions that have changed count as damaged
+    return splits, record
+
+
+def _read(place: Path, identity: str, task: Task) -> tuple[dict[str, RowPredictions], _Recorded] | None:
+    """The predictions and the record in a directory; None if they are damaged or not of this identity."""
+    if not (place / _RECORD).is_file():
+        return None
+    try:
+        record = read_record(place / _RECORD, _Recorded)
+        predictions = read_predictions(place / PREDICTIONS, [task]).get(task.name)
+    except UserError:
+        return None
+    return (predictions, record) if predictions and record.identity == identity else None
+
+
+def _row_parts(splits: Splits) -> list[str | bytes]:
+    """What identifies the rows of some splits, for a digest."""
+    return [
+        part
+        for split, rows in sorted(splits.items())
+        for part in (split, "\n".join(rows.uids.to_pylist()), rows.labels.tobytes())
+    ]

@@ -1,0 +1,94 @@
+"""The row of a teacher that a grid is given: scored on the rows of the cells, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.grid import given_teacher
+from mtkd.jobs.grid.given_teacher import TeacherScores, score_given_teacher
+from mtkd.jobs.grid.grid_baselines import Predicted
+from mtkd.jobs.grid.grid_jobs import GridInputs
+from tasks.common.errors import UserError
+from tasks.task_names import resolve
+
+TASKS = {task.name: task for task in resolve("rte,sst2")}
+LABELS = {"rte": ["entailment", "not_entailment"], "sst2": ["positive", "negative"]}
+Score = Callable[..., TeacherScores]
+
+
+@pytest.fixture
+def cell(tiny_teacher: Path) -> Predicted:
+    """What a cell predicts for 16 validation rows of each task."""
+    scores = evaluate(tiny_teacher, "pocket", "rte,sst2", limit=16).scores
+    return {score.task: {3: {score.split: score.predictions}} for score in scores if score.predictions}
+
+
+@pytest.fixture
+def score(cell: Predicted, tmp_path: Path) -> Score:
+    """A function that scores a teacher of two students, one for each task."""
+
+    def run(teacher: object, said: list[str] | None = None, **changes: Any) -> TeacherScores:
+        inputs = GridInputs("pocket", str(teacher), tmp_path / "out", eval_limit=16)
+        lines = [] if said is None else said
+        return score_given_teacher(
+            replace(inputs, **changes), TASKS, {name: name for name in TASKS}, {"a": cell}, lines.append
+        )
+
+    return run
+
+
+def test_a_run_is_scored_as_mtkd_evaluate_scores_it(
+    score: Score, cell: Predicted, tiny_teacher: Path
+) -> None:
+    scored = score(tiny_teacher)
+    assert scored.parameters > scored.parameters_without_embeddings > 0
+    for name, seeds in cell.items():
+        (predicted,) = seeds[3].values()
+        (found,) = scored.predicted[name][0].values()
+        assert (found.predictions == predicted.predictions).all()
+
+
+def test_checkpoints_are_scored_once_in_the_given_order_of_their_labels(
+    score: Score, save_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in TASKS:
+        save_checkpoint("Bert", f"teach/{task}")
+    said: list[str] = []
+    plain = score(tmp_path / "teach/{task}", said)
+    assert [line.split()[-1] for line in said] == ["rte", "sst2"]
+    other_order = score(tmp_path / "teach/{task}", said, teacher_labels=LABELS)
+    assert len(said) == 3, "the order of sst2 is another one, that of rte is the same"
+    (before,), (after,) = (found.predicted["sst2"][0].values() for found in (plain, other_order))
+    assert (before.predictions == 1 - after.predictions).all()
+    monkeypatch.setattr(given_teacher, "evaluate", None)
+    again = score(tmp_path / "teach/{task}", said, teacher_labels=LABELS)
+    assert len(said) == 3 and again.parameters == plain.parameters
+    assert (again.predicted["sst2"][0]["validation"].predictions == after.predictions).all()
+
+
+def test_damaged_scores_are_computed_again(score: Score, tiny_teacher: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    score(tiny_teacher, said)
+    (tmp_path / "out/teacher-scores/rte/predictions/rte/validation.parquet").write_bytes(b"PAR1")
+    (tmp_path / "out/teacher-scores/sst2/evaluation.json").write_text("{}")
+    score(tiny_teacher, said)
+    assert len(said) == 4
+
+
+def test_a_teacher_that_cannot_be_scored_names_the_task(
+    score: Score, tiny_teacher: Path, tiny_encoder: Path
+) -> None:
+    for teacher, changes, complaint in (
+        (f"sst2={tiny_teacher}", {}, "on rte: no teacher is named for it"),
+        (f"rte={tiny_teacher},rte={tiny_teacher},sst2={tiny_teacher}", {}, "on rte: only one teacher"),
+        (tiny_encoder, {}, "on rte: .* not an mtkd model"),
+        (tiny_teacher, {"eval_limit": 8}, "on rte: the validation rows are not those"),
+    ):
+        with pytest.raises(UserError, match=f"it cannot be scored {complaint}"):
+            score(teacher, **changes)
