@@ -93,6 +93,33 @@ def check_directory(
     Raises:
         UserError: the directory holds foreign files, or another output that may not be overwritten.
     """
+    while True:
+        before = _progress(path, kind)
+        try:
+            return _check(path, kind, identity, overwrite, difference)
+        except UserError:
+            # Another process may have started or finished between two reads of the directory.
+            if _progress(path, kind) == before:
+                raise
+
+
+def _progress(path: Path, kind: OutputKind) -> list[tuple[int, int] | None]:
+    """What changes when a process starts to write, remove or finish an output: its claim and its marker."""
+    found: list[tuple[int, int] | None] = []
+    for file in (path / CLAIM, path / kind.marker):
+        try:
+            status = file.lstat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_mtime_ns))
+    return found
+
+
+def _check(
+    path: Path, kind: OutputKind, identity: Any, overwrite: bool, difference: Callable[[], str] | None
+) -> bool:
+    """See `check_directory`."""
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file", hint="name a directory with `out`")
     existing = existing_identity(path, kind)

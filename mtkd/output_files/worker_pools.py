@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -144,18 +146,9 @@ class RayPool(WorkerPool):
             import ray
         except ModuleNotFoundError as error:
             raise UserError("`engine=ray` needs the package ray", hint="pip install ray") from error
-        self._ray, self._started_ray = ray, not ray.is_initialized()
-        try:
-            if self._started_ray:
-                self._on_sigterm = signal.getsignal(signal.SIGTERM)
-                ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-                # Ray's handler ends the process before what is unfinished could be tidied up
-                _on_sigterm(_exit_on_signal if self._on_sigterm == signal.SIG_DFL else self._on_sigterm)
-        except (ConnectionError, ValueError) as error:
-            raise UserError(
-                f"there is no Ray cluster at {address!r}: {reason_of(error)}",
-                hint="start one with `ray start --head`, or leave `address` out",
-            ) from error
+        self._ray, self._connection = ray, contextlib.ExitStack()
+        if not ray.is_initialized():
+            self._connection.enter_context(_connected(ray, address))
         cpus, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
         self.size = size or max(1, cpus)
         self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
@@ -209,9 +202,29 @@ class RayPool(WorkerPool):
             self._ray.kill(actor)
         if self._open:  # nothing may be written after this: the directory will be unlocked
             self._ray.wait(list(self._open), num_returns=len(self._open))
-        if self._started_ray:
-            self._ray.shutdown()
-            _on_sigterm(self._on_sigterm)
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str | None) -> Iterator[None]:
+    """Connect to a Ray cluster, or start one on this machine, until the end of the block."""
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    # Ray prints to standard output that a worker has died, but that is for the results of the command
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError) as error:
+            raise UserError(
+                f"there is no Ray cluster at {address!r}: {reason_of(error)}",
+                hint="start one with `ray start --head`, or leave `address` out",
+            ) from error
+        # Ray's handler ends the process before what is unfinished could be tidied up
+        _on_sigterm(_exit_on_signal if on_sigterm == signal.SIG_DFL else on_sigterm)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+            _on_sigterm(on_sigterm)
 
 
 def _on_sigterm(handler: Any) -> None:

@@ -1,0 +1,41 @@
+"""A Ray cluster that a command starts itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mtkd.output_files.worker_pools import Workers
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+def die_once(died: Path) -> str:
+    """Kill the worker that calls this first."""
+    if not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def test_messages_of_ray_do_not_mix_with_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray prints to standard output that a worker died; `--json` writes its results there."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    handler, printed = signal.getsignal(signal.SIGTERM), capsys.readouterr()
+    with Workers(1, "ray").open() as pool:
+        assert pool.result(pool.submit(die_once, tmp_path / "died")) == "done"
+        deadline = time.monotonic() + 30  # the message is printed by a thread
+        while "die_once" not in printed.out + printed.err and time.monotonic() < deadline:
+            time.sleep(0.1)
+            printed = capsys.readouterr()
+    assert printed.out == "" and "Task die_once failed" in printed.err
+    print("a result")
+    assert capsys.readouterr().out == "a result\n"
+    assert signal.getsignal(signal.SIGTERM) == handler
