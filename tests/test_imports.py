@@ -40,6 +40,7 @@ BELOW_AUGMENT = (
     "device",
     "outputs",
     "train_settings",
+    "precision",
     "models",
     "losses",
     "teachers",

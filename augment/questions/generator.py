@@ -17,7 +17,7 @@ from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, 
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import load_pretrained
 from tasks.common.digests import check_digests
-from tasks.common.errors import MtkdWarning, UserError, shorten, unknown
+from tasks.common.errors import MtkdWarning, UserError, brief, shorten, unknown
 from tasks.common.hub_loading import find_file, load_named
 from tasks.common.records import (
     Count,
@@ -145,12 +145,22 @@ def load_shell(name: str) -> tuple[Any, Any]:
     if file := find_file(name, "config.json"):
         values = read_record(file, dict[str, Any])
         refuse_code(values, str(file))
+        if values.get("model_type", "t5") not in _FAMILIES:  # before its keys, which are those of others
+            raise _not_a_t5(name, values["model_type"])
         check_value(values, _Trained if (path / RECORD).is_file() else _Sizes, str(file))
     config = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), name, "generator")
     if config.model_type not in _FAMILIES:
-        raise UserError(f"{name!r} is a {config.model_type} model, not a T5", expected=", ".join(_FAMILIES))
+        raise _not_a_t5(name, config.model_type)
     return config, load_named(
         partial(AutoTokenizer.from_pretrained, trust_remote_code=False), name, "tokeniser"
+    )
+
+
+def _not_a_t5(name: str, model_type: Any) -> UserError:
+    return UserError(
+        f"{name!r} is a model of type {brief(model_type)}, not a T5",
+        expected=f"a model of type {' or '.join(_FAMILIES)}",
+        hint="train one with `mtkd augment questions train`, or use `model=rules`, which needs no model",
     )
 
 

@@ -19,11 +19,13 @@ class Format:
         template: contains {context}, and {answer} if the prompt names the answer; or {before}, {answer} and
             {after}, if the answer is marked where it stands in the context.
         sentence: whether the context is reduced to the sentence that contains the answer.
+        end: the token that ends a question, besides the model's own end token.
     """
 
     name: str
     template: str
     sentence: bool = False
+    end: str | None = None
 
     @property
     def asks_for_an_answer(self) -> bool:
@@ -55,6 +57,9 @@ FORMATS: dict[str, Format] = {
     "lmqg": Format("lmqg", "generate question: {before}<hl> {answer} <hl>{after}"),
     "lmqg-mt5": Format("lmqg-mt5", "{before}<hl> {answer} <hl>{after}"),
     "valhalla": Format("valhalla", "generate question: {before} <hl> {answer} <hl> {after}"),
+    "t5-v1_1": Format(  # a blank to fill in, which is all that this model was trained for
+        "t5-v1_1", "{context} Answer: {answer} Question: <extra_id_0>", end="<extra_id_1>"
+    ),
     "flan": Format("flan", 'Write a question about this text whose answer is "{answer}": {context}'),
 }
 _PUBLISHED = {  # the names of generators on the hub
@@ -65,6 +70,7 @@ _PUBLISHED = {  # the names of generators on the hub
     r"valhalla/t5-.*-qg-prepend": "answer",
     r"mrm8488/t5-base-finetuned-question-generation-ap": "answer",
     r"google/flan-t5-.*": "flan",
+    r"google/t5-v1_1-.*": "t5-v1_1",
 }
 
 

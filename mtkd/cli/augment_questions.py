@@ -62,6 +62,23 @@ def _refuse_deep(value: Any) -> None:
         raise ValueError(f"more than {_DEEPEST} lists or tables inside each other")
 
 
+class _Batch(click.ParamType):
+    """A number of at least 1, or "auto"."""
+
+    name = "batch"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == "auto":
+            return "auto"
+        try:
+            return _ABOVE_0.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')} (expected: 1 or more, or auto).", param, ctx)
+
+
 @click.command()
 @data_option
 @click.option("--task", default="squad", help="a span task, or its .toml file")
@@ -161,7 +178,9 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
 @click.option("--temperature", default=1.0, help="temperature of --sample")
 @click.option(
     "--format",
-    help="prompts of a T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
+    "--preset",
+    "format",
+    help="prompts of a T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla, flan or t5-v1_1  "
     "[default: as trained, or by the generator's name on the hub]",
 )
 @click.option(
@@ -180,9 +199,18 @@ def train(out: Path, json_file: str | None, **options: Any) -> None:
 )
 @click.option("--backend", default="native", help="what runs a T5: native, or ctranslate2 (int8)")
 @click.option(
-    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="precision of the native backend"
+    "--precision",
+    default="fp32",
+    type=click.Choice(["fp32", "bf16", "auto"]),
+    help="precision of the native backend; auto: bf16 on a device that multiplies in it, else fp32",
 )
-@click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
+@click.option(
+    "--batch",
+    default=32,
+    type=_Batch(),
+    help="prompts per batch; affects speed and memory only. auto: as many as fit in the memory of the GPU; "
+    "32 on a CPU",
+)
 @workers_options
 @click.option("--shard-rows", default=1000, type=_ABOVE_0, help="questions per output file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")

@@ -91,6 +91,7 @@ class Client:
 
     def __init__(self, address: Address, timeout: float, retries: int, per_minute: float | None = None):
         self.address, self.timeout, self.retries = address, timeout, retries
+        self._connect_timeout = min(timeout, _CONNECT_TIMEOUT)
         self._interval = 60 / per_minute if per_minute else 0.0
         self._next = 0.0  # when the next request may start
         self._lock, self._stopping = threading.Lock(), threading.Event()
@@ -101,7 +102,7 @@ class Client:
             headers["Authorization"] = f"Bearer {address.key}"
         self._http = httpx2.Client(
             headers=headers,
-            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT)),
+            timeout=httpx2.Timeout(timeout, connect=self._connect_timeout),
             limits=httpx2.Limits(max_connections=None),
             follow_redirects=False,
             trust_env=not address.local,  # proxies
@@ -167,7 +168,8 @@ class Client:
         try:
             status, headers, raw = self._post(body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            reason = f"no connection ({error})"
+            late = isinstance(error, httpx2.ConnectTimeout)
+            reason = f"no connection in {self._connect_timeout:g} s" if late else f"no connection ({error})"
             if self._reached:
                 raise _TransientError(reason) from error
             raise self.stop_with(reason, hint="is the server running, and is this its address?") from error

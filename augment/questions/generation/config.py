@@ -34,8 +34,8 @@ class GenerationConfig:
     max_output: PositiveInt | None = None
     spacy: str | None = None
     backend: Literal["native", "ctranslate2"] = "native"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    batch: PositiveInt = 32
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    batch: PositiveInt | Literal["auto"] = 32
     shard_rows: PositiveInt = 1000
     limit: PositiveInt | None = None
     seed: int = 0

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from augment.counter_rng import G, mix
+from augment.questions.generation.batch_size import BatchSize
 from augment.questions.generation.decoder import Decoder
 
 CLOSE = 1e-3
@@ -58,22 +59,29 @@ def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
 
 
 @torch.inference_mode()
-def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: int) -> list[list[list[int]]]:
+def decode(
+    decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: int | BatchSize
+) -> list[list[list[int]]]:
     """Decode the prompts, batching those of similar length.
 
     Args:
-        batch: number of prompts decoded at once; affects only speed and memory.
+        batch: how many prompts are decoded at once; affects only speed and memory.
 
     Returns:
         the questions of each prompt, best first (one, or one per beam), as ids without start and end tokens.
     """
+    sizes = BatchSize(batch) if isinstance(batch, int) else batch
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
     search = _beams if strategy.beams > 1 else _line
     done: list[list[list[int]]] = [[] for _ in prompts]
-    for start in range(0, len(order), batch):
-        part = order[start : start + batch]
+
+    def run(part: list[int]) -> list[_DecodedPrompt]:
         several = part if len(part) > 1 else part * 2
-        results = search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
+        return search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
+
+    while order:
+        part, results = sizes.next_batch(order, run)
+        order = order[len(part) :]
         for number, result in zip(part, results, strict=True):
             if result.margin < CLOSE and len(part) > 1:
                 result = search(decoder, [prompts[number]] * 2, strategy)[0]

@@ -96,13 +96,17 @@ def generate_questions(
         for request in _requests(row, context, form, asking)
     ]
     strategy = asking.strategy
+    until = _up_to(tokenizer.convert_tokens_to_ids(form.end)) if form.end else list
     for attempt in range(_ATTEMPTS if strategy.sample else 1):
         ids = tokenizer([request.text for request in requests], verbose=False).input_ids if requests else []
         prompts = [
             Prompt(tuple(tokens), stream_of(asking.seed, uids[request.row], request.number, attempt))
             for tokens, request in zip(ids, requests, strict=True)
         ]
-        texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in decode(prompts, strategy)]
+        texts = [
+            tokenizer.batch_decode([until(tokens) for tokens in ids], skip_special_tokens=True)
+            for ids in decode(prompts, strategy)
+        ]
         done = [False] * len(requests)
         for rank in range(max(map(len, texts), default=0)):  # the best of each prompt before any second
             for index, request in enumerate(requests):
@@ -110,6 +114,11 @@ def generate_questions(
                 done[index] |= _add_question(questions[request.row], text, request.answer, asking.count)
         requests = [request for request, finished in zip(requests, done, strict=True) if not finished]
     return questions
+
+
+def _up_to(end: int) -> Callable[[list[int]], list[int]]:
+    """A function that leaves out the token `end` of a question and all after it."""
+    return lambda tokens: tokens[: tokens.index(end)] if end in tokens else tokens
 
 
 def _requests(row: int, context: str, form: Format, asking: QuestionOptions) -> list[_Request]:

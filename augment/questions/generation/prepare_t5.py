@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from augment.questions.generation.batch_size import choose_batch_size, choose_precision
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
@@ -71,17 +72,23 @@ class PreparedT5:
 
     def augmenter(self, counts: Counts, device: Any) -> Questions:
         """The augmenter, with the model on a device."""
-        config, generator = self.config, self.generator
+        config, generator, strategy = self.config, self.generator, self.asking.strategy
         generator.model.to(device)
+        precision = choose_precision(config.precision, config.backend, device)
+        batch = choose_batch_size(
+            config.batch, generator.model, generator.reading.max_input, strategy.beams, strategy.limit
+        )
         digest, reading = digest_generator(generator), dataclasses.asdict(generator.reading)
-        same = dataclasses.replace(config, model=path_for_workers(config.model), **reading)
+        same = dataclasses.replace(
+            config, model=path_for_workers(config.model), precision=precision, **reading
+        )
         return Questions(
             generator,
             digest,
             self.asking,
-            BACKENDS[config.backend](generator, config.batch, config.precision),
+            BACKENDS[config.backend](generator, batch, precision),
             config.backend,
-            config.precision,
+            precision,
             str(config.words or "any"),
             counts.sentence(),
             functools.partial(_load_same, same, digest, counts),

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from augment.augmenter import Augmenter, Copies, constant
 from augment.questions.generation.answer_candidates import load_spacy
+from augment.questions.generation.batch_size import BatchSize
 from augment.questions.generation.generate import (
     Decode,
     GeneratedQuestion,
@@ -130,7 +131,7 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
         from augment.questions.generation.ctranslate import check_installed
 
         check_installed()
-        if precision != "fp32":
+        if precision == "bf16":
             raise UserError(f"`precision={precision}` with `backend=ctranslate2`, which is int8")
         if strategy.sample:
             raise UserError(
@@ -165,7 +166,7 @@ def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 
 
-def _native(generator: Generator, batch: int, precision: str) -> Decode:
+def _native(generator: Generator, batch: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.decoder import Decoder
     from augment.questions.generation.decoding import decode
 
@@ -173,13 +174,13 @@ def _native(generator: Generator, batch: int, precision: str) -> Decode:
     return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
 
 
-def _ctranslate2(generator: Generator, batch: int, precision: str) -> Decode:
+def _ctranslate2(generator: Generator, batch: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.ctranslate import open_engine
 
     return open_engine(generator)
 
 
-BACKENDS: dict[str, Callable[[Generator, int, str], Decode]] = {
+BACKENDS: dict[str, Callable[[Generator, BatchSize, str], Decode]] = {
     "native": _native,
     "ctranslate2": _ctranslate2,
 }

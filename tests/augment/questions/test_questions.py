@@ -11,6 +11,7 @@ import threading
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,9 @@ from transformers import T5ForConditionalGeneration as T5
 import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import around
+from augment.questions.generation import batch_size
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
+from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
@@ -705,6 +708,7 @@ def test_formats_of_published_generators():
         "valhalla/t5-base-qg-prepend": "answer",
         "valhalla/t5-base-e2e-qg": None,
         "google/flan-t5-small": "flan",
+        "google/t5-v1_1-small": "t5-v1_1",
         "t5-small": None,
     }
     assert {name: published_format(name) for name in names} == names
@@ -731,6 +735,126 @@ def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
     assert load_generator("lmqg/t5-tiny-qg", form="context").reading.form == "context"
     with pytest.warns(MtkdWarning, match=r"gets 'Ada wrote it in 1843\.'. `format` chooses another"):
         assert load_generator("someone/t5-tiny").reading.form == "context"
+
+
+def test_a_t5_v1_1_fills_in_a_blank(trained, data, tmp_path, monkeypatch, mtkd):
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    blanks = ["<extra_id_0>", "<extra_id_1>"]
+    tokenizer.add_tokens(blanks, special_tokens=True)
+    tokenizer.add_tokens(["Answer:", "Question:"])
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    config = T5Config(
+        **sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0
+    )
+    model = T5(config)
+    assert hasattr(model.encoder.block[0].layer[1].DenseReluDense, "wi_1")  # gated
+    own = torch.randn(len(tokenizer), 16)
+    model.lm_head.weight = torch.nn.Parameter(own.clone())
+    monkeypatch.chdir(tmp_path)
+    directory = Path("google/t5-v1_1-tiny")
+    for part in (tokenizer, model):
+        part.save_pretrained(directory)
+    saved = json.loads((directory / "config.json").read_text())
+    del saved["scale_decoder_outputs"]  # as in the published configuration
+    (directory / "config.json").write_text(json.dumps({**saved, "tie_word_embeddings": False}))
+    generator = load_generator(str(directory))
+    assert generator.reading.form == "t5-v1_1" and not generator.model.config.scale_decoder_outputs
+    assert torch.equal(generator.model.lm_head.weight, own)
+    assert not torch.equal(generator.model.shared.weight, own)
+    prompt = tokenizer("Anna was born in Rome. Answer: Rome Question: <extra_id_0>").input_ids
+    generated = generator.model.generate(torch.tensor([prompt]), max_new_tokens=9, do_sample=False)
+    (question,) = decode(Decoder(generator.model), [Prompt(tuple(prompt))], Strategy(limit=9), 1)[0]
+    assert question == [token for token in generated[0, 1:].tolist() if token != 1]
+    arguments = ["--text", str(data / "paragraphs.parquet"), "--limit", "6", "--max-output", "9"]
+    for name, more in (("known", []), ("named", ["--preset", "t5-v1_1"]), ("auto", ["--batch", "auto"])):
+        command = ["augment", "questions", "generate", "--model", "google/t5-v1_1-tiny", *arguments]
+        result = mtkd(*command, "--out", name, *more)
+        assert result.code == 0, result.err
+        assert contents(tmp_path / name / "data") == contents(tmp_path / "known/data")
+    assert len(corpus_rows(tmp_path / "known", "squad")) > 3
+
+
+def test_a_question_ends_at_the_end_token_of_its_format():
+    form = dataclasses.replace(FORMATS["context"], name="short", end="#")
+    letters = Letters()
+    letters.convert_tokens_to_ids = ord
+    asking = QuestionOptions(Reading("short"), Strategy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FORMATS, "short", form)
+        (generated,) = generate_questions(
+            letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], asking, ["u"], ["Text."]
+        )
+    assert generated == [("Why?", None)]
+
+
+def test_another_kind_of_model_is_named(data, tmp_path):
+    from transformers import BertConfig
+
+    BertConfig().save_pretrained(tmp_path / "bert")
+    config = GenerationConfig(str(data / "paragraphs.parquet"), str(tmp_path / "bert"))
+    with pytest.raises(UserError, match=r"is a model of type 'bert', not a T5[\s\S]*t5 or mt5"):
+        prepare_generation(config, "squad", CPU, "0.1", "mtkd")
+
+
+# Batch size
+
+
+def test_an_automatic_batch_is_halved_until_it_fits(monkeypatch):
+    from augment.questions.generation import decoding
+
+    decoder, prompts = Decoder(random_t5()), random_prompts()
+    strategy = Strategy(limit=10)
+    expected = decode(decoder, prompts, strategy, batch=1)
+    real, sizes = decoding._line, []
+
+    def small_memory(decoder, prompts, strategy):
+        sizes.append(len(prompts))
+        if len(prompts) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory (fake)")
+        return real(decoder, prompts, strategy)
+
+    monkeypatch.setattr(decoding, "_line", small_memory)
+    batch = BatchSize(16, halves=True)
+    assert decode(decoder, prompts, strategy, batch) == expected
+    assert sizes[:3] == [14, 7, 4] and batch.prompts == 2
+    with pytest.raises(torch.OutOfMemoryError):  # a number that the user chose is kept
+        decode(decoder, prompts, strategy, 16)
+    monkeypatch.setattr(decoding, "_line", lambda *_: small_memory(None, [0] * 9, None))
+    with pytest.raises(torch.OutOfMemoryError):
+        decode(decoder, prompts, strategy, BatchSize(16, halves=True))
+
+
+def test_an_automatic_batch_uses_half_of_the_free_memory(monkeypatch):
+    model = random_t5()
+    sizes = dict(max_input=64, rows=2, steps=10)
+    assert choose_batch_size(7, model, **sizes).prompts == 7
+    assert choose_batch_size("auto", model, **sizes).prompts == 32  # on a CPU
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), config=model.config)
+    need = bytes_per_prompt(model.config, **sizes)
+    for free, expected in ((need, 1), (2 * need, 1), (200 * need, 64), (10**6 * need, 1024)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, free))
+        chosen = choose_batch_size("auto", on_gpu, **sizes)
+        assert (chosen.prompts, chosen.halves) == (expected, True)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_automatic_precision_and_batch(trained, data, tmp_path, monkeypatch, fast):
+    monkeypatch.setattr(batch_size, "multiplies_in_bf16", lambda device: fast)
+    precision = "bf16" if fast else "fp32"
+    automatic = generate(tmp_path / "auto", trained, data, precision="auto", batch="auto").manifest
+    assert automatic.settings["precision"] == precision
+    generate(tmp_path / "fixed", trained, data, precision=precision)
+    assert contents(tmp_path / "auto") == contents(tmp_path / "fixed")
+    for batch in ("aut", 0):
+        with pytest.raises(UserError, match="`batch="):
+            GenerationConfig("t.txt", batch=batch)
+
+
+def test_a_batch_is_a_number_or_auto(mtkd):
+    for value in ("aut", "0"):
+        result = mtkd(*f"augment questions generate --text t --out o --batch {value}".split())
+        assert result.code == 2 and "or auto" in result.err and "Traceback" not in result.err
 
 
 def test_a_misspelt_rules_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:

@@ -345,8 +345,8 @@ def test_a_server_that_does_not_answer(endpoint: FakeEndpoint, text: Path, tmp_p
     assert len(endpoint.bodies) == 2 and not (tmp_path / "c").exists()
     answered = 3
     for _ in range(2):  # the second time it resumes
-        with pytest.raises(
-            UserError, match=r"5 requests in a row failed, the last with no answer in 1(\.0)? s"
+        with pytest.raises(  # a busy machine may not even accept the connection in time
+            UserError, match=r"5 requests in a row failed, the last with no (answer|connection) in 1 s"
         ):
             generate(endpoint, text, tmp_path / "c", timeout=1, retries=1)
     release.set()
