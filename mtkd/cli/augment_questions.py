@@ -290,12 +290,22 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
     def draw() -> None:
         _draw_questions(manifest, out)
         say(ready.counts.sentence())
+        if manifest.settings["answers"] == "rule":
+            _say_unused_pipeline()
         if manifest.counts:
             say(spent(manifest.counts, ready.prices))
         say_written(manifest.rows, "questions", out, written.kept)
 
     counts = {"paragraphs": ready.counts.to_json()}
     show({**manifest.to_json(), **counts}, json_file, draw)
+
+
+def _say_unused_pipeline() -> None:
+    """Name an installed spaCy pipeline; it is not used by itself, since that would depend on the machine."""
+    from augment.questions.generation.answer_candidates import installed_pipelines
+
+    for name in installed_pipelines()[:1]:
+        say(f"spaCy's {name} is installed; --spacy {name} uses it")
 
 
 def _draw_questions(manifest: CorpusManifest, out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from tasks.common.errors import UserError
@@ -61,6 +62,11 @@ def _each_once(candidates: list[Candidate]) -> list[Candidate]:
     for candidate in candidates:
         by_text.setdefault(candidate.text, candidate)
     return list(by_text.values())
+
+
+def installed_pipelines() -> list[str]:
+    """The names of the installed spaCy pipelines, found without importing spaCy."""
+    return sorted({entry.name for entry in entry_points(group="spacy_models")})
 
 
 @functools.lru_cache(maxsize=1)

@@ -857,6 +857,21 @@ def test_a_batch_is_a_number_or_auto(mtkd):
         assert result.code == 2 and "or auto" in result.err and "Traceback" not in result.err
 
 
+def test_an_installed_pipeline_is_named_and_not_used(tmp_path, monkeypatch, mtkd):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("Marie Curie discovered radium in Paris in 1898.\n")
+    command = "augment questions generate --text text.txt --out"
+    assert "spaCy" not in mtkd(*command.split(), "without").err
+    package = tmp_path / "site/en_core_web_xx-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: en_core_web_xx\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[spacy_models]\nen_core_web_xx = en_core_web_xx\n")
+    monkeypatch.syspath_prepend(package.parent)
+    result = mtkd(*command.split(), "with")
+    assert "spaCy's en_core_web_xx is installed; --spacy en_core_web_xx uses it" in result.err
+    assert contents(tmp_path / "with/data") == contents(tmp_path / "without/data")
+
+
 def test_a_misspelt_rules_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Marie Curie discovered radium in Paris in 1898.\n")
     config = GenerationConfig(str(tmp_path / "text.txt"), "rulez")
