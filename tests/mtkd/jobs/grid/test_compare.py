@@ -390,7 +390,9 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
-def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp_path: Path) -> None:
+def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
+    mtkd: Callable, tmp_path: Path
+) -> None:
     words = (
         "compare",
         "--data",
@@ -404,16 +406,28 @@ def test_without_a_grid_a_dry_run_prints_the_commands_of_all(mtkd: Callable, tmp
         "--seeds",
         1,
     )
-    printed = mtkd(
-        *words, "--dry-run", "--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder"
-    )
+    models = ("--teacher", HERE.teacher, "--text", "text.txt", "--encoder", "encoder")
+    short = mtkd(*words, "--dry-run", *models)
+    assert short.code == 0, short.err
+    blocks = [block.splitlines() for block in short.out.split("\n\n")]
+    assert [lines[0].split(" ")[1].rstrip(":") for lines in blocks] == grid_names()
+    assert all(len(lines) == 2 for lines in blocks)
+    assert "# not with these options: the cell '2 single-task distilled" in short.out, "it needs a corpus"
+    summary, command = next(lines for lines in blocks if "# mlkd-table-8" in lines[0])
+    assert summary.startswith("# mlkd-table-8 (2 runs): Two stages or one (MLKD-BERT table 8); Zhang et al.")
+    out = ("--out", f"{tmp_path}/out/mlkd-table-8")
+    assert shlex.split(command) == [
+        str(word) for word in ("mtkd", "compare", "mlkd-table-8", *words[1:5], *words[7:], *models, *out)
+    ]
+    printed = mtkd("compare", "all", *words[1:], "--dry-run", *models)
     assert printed.code == 0, printed.err
-    assert [line[2:] for line in printed.out.splitlines() if line[2:] in grid_names()] == grid_names()
     heading, *commands = printed.out[printed.out.index("# mlkd-table-8") :].split("\n\n")[0].splitlines()
+    assert heading == summary
     one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
-    assert heading == "# mlkd-table-8" and len(commands) == len(one.out.splitlines())
+    assert len(commands) == len(one.out.splitlines())
     assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
-    assert "# not with these options: the cell '2 single-task distilled" in printed.out, "it needs a corpus"
+    unprinted = mtkd("compare", "all", *words[1:], *models)
+    assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
     assert (
         missing.code == 2 and "the argument GRID is missing" in missing.err and "mkd-table-2" in missing.err
@@ -738,7 +752,9 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
     words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
     files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
-    shown = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40).out.splitlines()
+    dry = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40)
+    assert "'STEPS OF DIR' is the number of steps of the run in DIR" in dry.err
+    shown = dry.out.splitlines()
     given = {"rte": "--unlabelled rte=more.csv --unlabelled rte=others.csv", "sst2": "--unlabelled sst2=test"}
     with_them = [line for line in shown if "--unlabelled" in line]
     assert len(shown) == 2 + 2 * 4 and len(with_them) == 2
