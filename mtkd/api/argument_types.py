@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.train_settings import TrainSettings
     from mtkd.training.callbacks import Callback
+
+    Pair: TypeAlias = tuple[Module, Any]
 else:
+    Pair = tuple  # whether it is a model and its tokeniser is checked where it is used
     Module = later("torch.nn", "Module")
     Pipeline = later("transformers.pipelines.base", "Pipeline")
     Model = later("mtkd.api.model", "Model")
@@ -33,8 +36,20 @@ else:
     Callback = later("mtkd.training.callbacks", "Callback")
 
 # A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
-AnyModel: TypeAlias = str | Path | Model | MultiTaskModel | tuple[Module, Any] | Pipeline
-Teacher: TypeAlias = AnyModel
+AnyModel: TypeAlias = Annotated[
+    str | Path | Model | MultiTaskModel | Pair | Pipeline,
+    Expected(
+        "a directory or name, a model, a transformers pipeline, or a pair (transformers model, fast "
+        "tokeniser)"
+    ),
+]
+Teachers: TypeAlias = Annotated[
+    AnyModel | Sequence[AnyModel] | Mapping[str, AnyModel | Sequence[AnyModel]],
+    Expected(
+        "a directory or name, a model, a transformers pipeline, a pair (transformers model, fast tokeniser), "
+        'or a mapping such as {"sst2": teacher}'
+    ),
+]
 Losses = Annotated[
     Mapping[str, LossTerm] | Sequence[LossTerm],
     Expected("a list of objects whose classes extend mtkd.LossTerm, or a mapping from names to these"),

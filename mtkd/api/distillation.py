@@ -17,7 +17,7 @@ from mtkd.api.argument_types import (
     MultiTaskModel,
     Recipe,
     Settings,
-    Teacher,
+    Teachers,
     TrainSettings,
     Unlabelled,
 )
@@ -38,7 +38,7 @@ def distill(
     *,
     data: Any = None,
     tasks: TaskSpec | None = None,
-    teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
+    teacher: Teachers | None = None,
     teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
     student: Model | MultiTaskModel | Module | None = None,

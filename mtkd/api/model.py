@@ -223,7 +223,8 @@ def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
     if pair is None:
         raise UserError(
             f"`{argument}` cannot be {a_type(model)}",
-            expected="a directory or name, a model, or a pair (transformers model, fast tokeniser)",
+            expected="a directory or name, a model, a transformers pipeline, or a pair (transformers model, "
+            "fast tokeniser)",
         )
     return pair
 

@@ -33,10 +33,11 @@ from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import read_saved
+from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.label_order import order_warnings
-from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
+from mtkd.teachers.transformers_checkpoint import RUN_OR_CHECKPOINT, CheckpointRef, checkpoint_directory
 from tasks.common.errors import UserError
+from tasks.common.hub_loading import only_contains_models
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
@@ -252,6 +253,23 @@ def _is_checkpoint(model: EvaluatedModel) -> bool:
     return not isinstance(model, MultiTaskModel)
 
 
+def _require_model(path: Path) -> None:
+    """Check that a directory holds an mtkd model; raises UserError, which says that a checkpoint would do."""
+    if (path / "config.json").is_file() and not is_saved_model(path):
+        raise UserError(
+            f"{path} has no head for a task that mtkd knows",
+            expected=RUN_OR_CHECKPOINT,
+            hint=f"if it is a pretrained encoder, train it on your tasks first with `mtkd.refine`: "
+            f"`encoder={path}`",
+        )
+    try:
+        model_directory(path)
+    except UserError as error:
+        if error.expected is None or only_contains_models(path):
+            raise
+        raise UserError(error.problem, expected=RUN_OR_CHECKPOINT, hint=error.hint) from error
+
+
 def _opened(
     model: EvaluatedModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
@@ -267,6 +285,8 @@ def _opened(
                 "`teacher_labels` applies only to transformers checkpoints, and this model is not one",
                 hint="leave it out: an mtkd model knows its labels",
             )
+        if isinstance(model, Path):
+            _require_model(model)
         return model, None
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:

@@ -34,7 +34,7 @@ from tasks.tokens.tokeniser import Tokeniser
 
 _CLASSIFIER, _READER = "ForSequenceClassification", "ForQuestionAnswering"
 _LONGEST = 512  # tokens per row, for checkpoints that do not state a limit
-_TEACHER = "an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)"
+RUN_OR_CHECKPOINT = "an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -218,7 +218,7 @@ def checkpoint_directory(name: str) -> Path | None:
     if name == DEFAULT_ENCODER or is_saved_model(path):
         return None
     if path.is_file():
-        raise UserError(f"the teacher {name} is a file", expected=_TEACHER)
+        raise UserError(f"{name} is a file", expected=RUN_OR_CHECKPOINT)
     if not path.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
             return None
@@ -233,7 +233,7 @@ def checkpoint_directory(name: str) -> Path | None:
                 hint = f"turn it into a teacher with `mtkd.refine`: `encoder={DEFAULT_ENCODER}`"
             raise UserError(
                 error.problem,
-                expected=_TEACHER,
+                expected=RUN_OR_CHECKPOINT,
                 hint=hint,
             ) from error
     return path if _architecture(path).endswith((_CLASSIFIER, _READER)) else None

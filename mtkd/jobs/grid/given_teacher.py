@@ -1,4 +1,4 @@
-"""The scores of a teacher that a grid is given: it is not trained by the grid, so it is scored for the table."""
+"""The scores of a teacher that a grid is given, and that is therefore not scored by a run of the grid."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from sklearn.metrics import classification_report
 from sklearn.metrics import confusion_matrix as count_confusions
 from sklearn.preprocessing import StandardScaler
 
+import mtkd
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
     CONSTANT,
@@ -32,6 +33,7 @@ from mtkd.evaluation.scoring import TaskScores, read_predictions
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
+from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.common.errors import UserError
@@ -322,3 +324,23 @@ def test_predictions_replace_nothing_but_predictions(
     assert mine.read_text() == "mine"
     for _ in range(2):
         assert mtkd(*words, "--predictions", tmp_path / "predictions").code == 0
+
+
+def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path) -> None:
+    either = "an mtkd run, or a fine-tuned transformers checkpoint"
+    encoder = Path(locate("minilm"))
+    (tmp_path / "rows.csv").write_text("a\n")
+    for model, problem in (
+        (tmp_path / "none", "there is no directory"),
+        (tmp_path, "does not contain an mtkd model"),
+        (tmp_path / "rows.csv", r"^\S+rows.csv is a file"),
+        (encoder, "has no head for a task that mtkd knows"),
+    ):
+        with pytest.raises(UserError, match=problem) as refused:
+            mtkd.evaluate(model, "pocket", "rte")
+        assert refused.value.expected is not None and refused.value.expected.startswith(either)
+    for pair in ((1, 2), ("a", "b"), (1, 2, 3)):
+        for arguments in ({"model": pair}, {"model": tmp_path, "against": pair}):
+            with pytest.raises(UserError, match=f"`{list(arguments)[-1]}` cannot be a tuple") as refused:
+                mtkd.evaluate(**arguments, data="pocket", tasks="rte")  # type: ignore[arg-type]
+            assert "a pair (transformers model, fast tokeniser)" in (refused.value.expected or "")
