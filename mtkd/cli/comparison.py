@@ -73,8 +73,8 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="epochs of every cell, divided among its stages: the same total steps for all, given the same rows "
-    "and batch size (the table says where steps differ)",
+    help="epochs of the reference cell, divided among its stages; the other cells train for as many steps "
+    "(the table says where steps differ)",
 )
 @limit_option
 @unlabelled_option
