@@ -180,7 +180,10 @@ def _print_commands(planned: Sequence[PlannedRun]) -> None:
     for command in commands:
         echo(command)
     if any("--steps 'STEPS OF " in command for command in commands):
-        say("'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished")
+        say(
+            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
+            "command for some of its tasks takes their share"
+        )
 
 
 def _print_all_grids(

@@ -116,7 +116,7 @@ class _Planner:
 
     @staticmethod
     def _covering(specs: Sequence[str], task_spec: str) -> list[str]:
-        """Those of some entries of tasks that train the tasks of one; empty if they do not train each once."""
+        """The entries of tasks that train the tasks of another; empty if they do not train each once."""
         if task_spec in specs:
             return [task_spec]
         wanted = {task.name for task in resolve(task_spec)}

@@ -687,6 +687,63 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     assert note.endswith(": alone 4 in each of 2 runs, same batches alone 8 in each of 2 runs.")
 
 
+CONTROLS = """
+title = "Controls"
+recipe = "layerwise-3"
+tasks = ["rte"]
+[cells.three]
+control = true
+limit = 500
+corpus = true
+set = { "student.transformer.layers" = 2 }
+[cells.slow]
+recipe = "waldorf"
+control = true
+steps_of = "three"
+"""
+
+
+def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(CONTROLS, encoding="utf-8")
+    grid = load_grid(str(file), {}, {"train.lr": 1e-3})
+    assert list(grid.cells) == ["three", "three, labels", "slow", "slow, labels"]
+    three, control, *_ = (run.trained[0] for run in plan_runs(grid, replace(HERE, teacher="teach")))
+    settings = {"student.transformer.layers=2", "train.lr=0.001"}
+    assert settings <= set(three.words) and settings <= set(control.words)
+    own = {"supervision='labels'", "student.transformer.init='encoder'"}
+    assert {word.replace('"', "'") for word in control.words} >= own
+    assert "--corpus" in three.words and "--corpus" not in control.words
+    assert control.steps_of == (three,) and control.words[control.words.index("--limit") + 1] == "9"
+    assert (
+        grid.cells["slow, labels"].set["slow_build"] == 0 and grid.cells["slow, labels"].steps_of == "three"
+    )
+    assert list(load_grid(str(file), {}, {}, ["slow"]).cells) == ["three", "three, labels"]
+    assert list(load_grid(str(file), {}, {}, ["slow", "three, labels"]).cells) == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        (
+            "[cells.'three, labels']",
+            "cell 'three': control adds the cell 'three, labels', which is there already",
+        ),
+        (
+            "[cells.x]\ncontrol = true\nrecipe = 'finetune'",
+            "cell 'x': control cannot be used with a recipe for",
+        ),
+        ("[cells.x]\ncontrol = true\nset = { supervision = 'labels' }", "but this one does so itself"),
+        ("[cells.x]\ncontrol = true\nset = { 'student.kindd' = 'bilstm' }", "cell 'x': .*student.kindd"),
+        ("[cells.x]\ncontrol = 'maybe'", "control"),
+    ],
+)
+def test_a_cell_that_can_have_no_control(cell: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(f"{CONTROLS}\n{cell}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+
+
 TRAINED = {"rte": 100, "sst2": 200}
 
 
