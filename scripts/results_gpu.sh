@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tables of docs/results.md on a GPU, the most important ones first, in about 25 minutes (not measured: no GPU was at hand). What is
-# finished is skipped, so the same command resumes. MINI=1 tries every step on few rows, also on a CPU; its scores say nothing.
+# Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (not measured: no GPU
+# was at hand). What is finished is skipped, so the same command resumes. MINI=1 tries every step on few rows, also on a CPU; its
+# scores say nothing.
 # Usage: scripts/results_gpu.sh DATA OUT [MINUTES]      then: cat OUT/*/compare.md OUT/*.out
 set -euo pipefail
 data=$1 out=$2 end=$((SECONDS + 60 * ${3:-25}))
@@ -8,11 +9,11 @@ mtkd=${MTKD:-mtkd} here=$(dirname "$0") failed=0
 grids=$here/grids
 mkdir -p "$out"
 few="--limit 500 --eval-limit 1500" full="--limit 10000 --eval-limit 1500" squad="--limit 10000 --eval-limit 2000" jobs="--jobs 4"
-generator="--d-model 512 --heads 8 --layers 6 --d-ff 1024 --steps 8000 --eval-limit 1000" bench="" paragraphs=1000000
+generator="--d-model 512 --heads 8 --layers 6 --d-ff 1024 --steps 8000 --eval-limit 1000" bench="--compile both" paragraphs=1000000
 if [ -n "${MINI:-}" ]; then
   few="--tasks rte --seeds 0 --limit 16 --eval-limit 16" full=$few squad="--limit 16 --eval-limit 16" jobs=""
   generator="--d-model 32 --heads 2 --layers 1 --d-ff 64 --steps 2 --limit 64 --eval-limit 8" paragraphs=20
-  bench="--device cpu --rows 8 --rounds 1 --student 2x64 --teacher 2x64"
+  bench="--compile off --device cpu --rows 8 --rounds 1 --student 2x64 --teacher 2x64"
   grids=$out/grids
   mkdir -p "$grids"
   for file in "$here"/grids/*.toml; do  # two steps for every model
@@ -38,7 +39,6 @@ print("\n".join(list(dict.fromkeys(" ".join(text.split()) for text in texts))[: 
 }
 
 contexts
-step bench python "$here/bench_gpu.py" --compile both $bench
 step generator $mtkd augment questions train --data "$data" --model scratch --format sentence --max-input 96 --max-output 32 $generator \
   --precision bf16 --out "$out/t5" --quiet &  # beside the tables
 grid few few_labels $few
@@ -48,4 +48,5 @@ step questions $mtkd augment questions generate --text "$out/contexts.txt" --per
 grid readers generated_questions --corpus "$out/generated" $squad
 wait
 step samples $mtkd augment questions generate --model "$out/t5" --text "$out/contexts.txt" --limit 200 --out "$out/samples" --quiet
+step bench timeout 180 python "$here/bench_gpu.py" $bench
 exit $failed

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
+
+from mtkd.cli.main import cli
+from mtkd.grids import load_grid
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
@@ -59,6 +65,45 @@ def test_benchmarks_of_augmenters_share_their_measurements(
     run_script(monkeypatch, "bench_masking.py", "--memory", "--rows", "100")
     printed = capsys.readouterr().out
     assert " per second (" in printed and re.search(r"100 copies: peak [\d,]+ MB", printed)
+
+
+STAND_IN = """#!/usr/bin/env bash
+words=("${0##*/}" "$@")
+printf '%s\\t' "${words[@]//$'\\n'/ }" >> "$COMMANDS"; echo >> "$COMMANDS"
+"""
+
+
+@pytest.mark.parametrize("mini", ["", "1"])
+def test_results_gpu_runs_the_tables_first_and_every_command_parses(mini: str, tmp_path: Path) -> None:
+    programs, log = tmp_path / "programs", tmp_path / "commands"
+    programs.mkdir()
+    for name in ("mtkd", "python", "timeout"):
+        (programs / name).write_text(STAND_IN)
+        (programs / name).chmod(0o755)
+    run_it = '#!/usr/bin/env bash\nwhile [ "$1" != mtkd ] && [ "$1" != python ]; do shift; done; exec "$@"\n'
+    (programs / "timeout").write_text(run_it)
+    environment = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}", "COMMANDS": str(log), "MINI": mini, "MTKD": "mtkd"
+    }  # fmt: skip
+    words = ["bash", str(SCRIPTS / "results_gpu.sh"), str(tmp_path / "data"), str(tmp_path / "out")]
+    subprocess.run(words, env=environment, check=True, capture_output=True)
+    commands = [line.rstrip("\t").split("\t") for line in log.read_text().splitlines()]
+    grids = [Path(command[2]).stem for command in commands if command[1] == "compare"]
+    assert grids == ["few_labels", "all_labels", "methods", "generated_questions"]
+    bench = next(command for command in commands if command[1].endswith("bench_gpu.py"))
+    assert commands[-1] is bench, "it comes after the tables"
+    assert bench[bench.index("--compile") + 1] == ("off" if mini else "both")
+    script = runpy.run_path(str(SCRIPTS / "bench_gpu.py"))
+    for program, *given in commands:
+        if program == "mtkd":
+            group: Any = cli
+            while isinstance(group, click.Group):
+                group, given = group.get_command(click.Context(group), given[0]), given[1:]
+            parsed = group.make_context(group.name, given).params
+            if group.name == "compare":
+                load_grid(parsed["grid"], {}, {})
+        elif given[0] != "-c":
+            script["main"].make_context("bench", given[1:])
 
 
 def test_squad_sentences_keeps_the_sentence_with_the_answer(

@@ -60,9 +60,8 @@ def compare(
         text: plain text for cells that start from it.
         without: cells to leave out.
         tasks, seeds: in place of the grid's ("rte,stsb" is one run of both tasks).
-        epochs: of every cell's run, shared among its stages, so that cells with the same rows and batches
-            train for the same number of steps; not of the teacher, and of runs before (`first`) and after
-            (`then`) it.
+        epochs: of the reference's runs, divided among their stages; the other cells train for as many steps.
+            They do not apply to the teacher, and to runs before (`first`) and after (`then`) a cell's own.
         limit, eval_limit: the maximum number of training and of validation rows per task.
         unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
             task (see `distill`), for the cells that can learn from them.

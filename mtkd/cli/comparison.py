@@ -73,8 +73,8 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="epochs of every cell, divided among its stages: the same total steps for all, given the same rows "
-    "and batch size (the table says where steps differ)",
+    help="epochs of the reference cell, divided among its stages; the other cells train for as many steps "
+    "(the table says where steps differ)",
 )
 @limit_option
 @unlabelled_option
@@ -180,7 +180,10 @@ def _print_commands(planned: Sequence[PlannedRun]) -> None:
     for command in commands:
         echo(command)
     if any("--steps 'STEPS OF " in command for command in commands):
-        say("'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished")
+        say(
+            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
+            "command for some of its tasks takes their share"
+        )
 
 
 def _print_all_grids(

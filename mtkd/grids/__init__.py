@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from mtkd.recipes import load_settings, recipe_command
+from mtkd.recipes.control import control_settings
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
@@ -26,6 +27,7 @@ _ONLY_WITH = {
     "first": ("distill", "finetune"),
     "corpus": ("distill",),
     "steps_of": ("distill",),
+    "control": ("distill",),
     "then": ("distill", "refine"),
 }
 
@@ -103,6 +105,8 @@ class Cell(Strict):
             scored.
         steps_of: the cell whose number of steps this one trains for; it is evaluated as often, too.
         limit: at most this many training rows per task; None = as the others (`--limit`).
+        control: True adds the cell "NAME, labels" for the cell NAME: the same student, trained for as many
+            steps on labels alone, without the cell's `corpus` and `limit`.
     """
 
     recipe: str | None = None
@@ -113,6 +117,7 @@ class Cell(Strict):
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None
     limit: PositiveInt | None = None
+    control: bool = False
 
 
 class Bench(Strict):
@@ -189,6 +194,41 @@ class Grid(Strict):
     def reference_row(self) -> str:
         """The row that the others are compared with."""
         return self.reference or next(iter(self.cells))
+
+    def with_controls(self) -> Grid:
+        """This grid with the cell that `control` adds after each cell that asks for one.
+
+        Raises:
+            UserError: a cell learns from no teacher, or the name of its control is taken.
+        """
+        cells: dict[str, Cell] = {}
+        for name, cell in self.cells.items():
+            cells[name] = cell
+            if cell.control:
+                try:
+                    cells[f"{name}, labels"] = self._control(name, cell)
+                except UserError as error:
+                    raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
+        return self.model_copy(update={"cells": cells})
+
+    def _control(self, name: str, cell: Cell) -> Cell:
+        if f"{name}, labels" in self.cells:
+            raise UserError(
+                f"control adds the cell '{name}, labels', which is there already",
+                hint="rename that cell, or remove `control`",
+            )
+        recipe = self.recipe_of(name)
+        if (command := recipe_command(recipe)) != "distill":
+            raise UserError(f"control cannot be used with a recipe for mtkd {command}")
+        settings = load_settings(recipe, "distill", self.sets_of(name))
+        if settings.supervision == "labels":
+            raise UserError(
+                "control adds a student that learns from labels alone, but this one does so itself",
+                hint="remove `control`, or `supervision`",
+            )
+        sets = cell.set | control_settings(settings)
+        shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
+        return cell.model_copy(update={"set": sets, **shorter})
 
     def check(self) -> None:
         """Validate the settings of every cell.
@@ -267,10 +307,12 @@ def load_grid(
             expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",
         )
     grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
+    grid = grid.with_controls()
     for cell in without:
         if cell not in grid.cells:
             raise unknown("cell", cell, grid.cells)
-    cells = {name: cell for name, cell in grid.cells.items() if name not in without}
+    left_out = {*without, *(f"{name}, labels" for name in without if grid.cells[name].control)}
+    cells = {name: cell for name, cell in grid.cells.items() if name not in left_out}
     if not cells:
         raise UserError("no cell of the grid is left", hint="name fewer cells in `without`")
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": _overridden(cells, sets)})

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mtkd.pipelines.init_data import Part
+from mtkd.pipelines.init_student import DEFAULT_RECIPE
 from tasks.checks.data_quality import FEWEST_ROWS, labels_alike
 from tasks.common.errors import counted, shorten
 from tasks.guess import Guess
@@ -31,6 +32,16 @@ def unlabelled_note(task: Task, rows: int) -> str:
     """What becomes of training rows without a label."""
     note = f"{counted(rows, 'training row')} without a label: text for the student"
     return note + ("; write [] for a row to which no label applies" if task.kind == "multilabel" else "")
+
+
+def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
+    """The warning with which the student of a recipe would start to train on this many rows."""
+    if recipe == DEFAULT_RECIPE:
+        return []  # importing torch takes seconds
+    from mtkd.jobs.distillation.unlabelled_rows import few_rows_for_bilstm
+    from mtkd.recipes import load_settings
+
+    return few_rows_for_bilstm(load_settings(recipe, "distill", {}, task.name), rows)
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
-from mtkd.pipelines.init_notes import guess_notes, label_notes, unlabelled_note
+from mtkd.pipelines.init_notes import few_rows_notes, guess_notes, label_notes, unlabelled_note
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_write import write_files
 from tasks.checks.row_checks import is_blank
@@ -138,6 +138,7 @@ def init_pipeline(
             "for validation"
         )
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
+    notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
     return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
 
 

@@ -11,11 +11,9 @@ from tasks.common.errors import UserError
 from tasks.task import Task
 
 if TYPE_CHECKING:
-    from mtkd.settings import DistillSettings
     from mtkd.teachers.teacher_ref import TeacherRef
 
 DEFAULT_RECIPE, ENCODER = "layerwise-3", "minilm"
-_LABELS = {"supervision": "labels"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class StudentPlan:
     teacher_labels: Sequence[str] | None = None
     is_run: bool = False
     control: Mapping[str, Any] = field(
-        default_factory=lambda: {**_LABELS, "student.transformer.init": "encoder"}
+        default_factory=lambda: {"supervision": "labels", "student.transformer.init": "encoder"}
     )
     control_teacher: str | None = None
     encoder_option: str = ""
@@ -68,12 +66,13 @@ def plan_student(
     from mtkd.jobs.distillation.validated_run import validate_run
     from mtkd.models.encoders.transformer_student import TransformerStudentSettings
     from mtkd.recipes import load_settings
+    from mtkd.recipes.control import control_settings
     from mtkd.teachers.transformers_checkpoint import CheckpointRef
     from mtkd.training.run_record import RUN_FILE
 
     orders = {task.name: list(labels)} if labels else None
     settings = load_settings(recipe, "distill", {}, task.name)
-    control = _control_settings(settings)
+    control = control_settings(settings)
     validated = validate_run(
         settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
@@ -110,27 +109,6 @@ def plan_student(
         option,
         tuple(notes),
     )
-
-
-def _control_settings(settings: DistillSettings) -> dict[str, Any]:
-    """The settings with which a student learns from labels alone, and starts from no weights of its teacher.
-
-    Raises:
-        UserError: the student is pruned from its teacher.
-    """
-    control: dict[str, Any] = dict(_LABELS)
-    transformer = getattr(settings.student, "transformer", None)
-    if transformer is not None and transformer.prune:
-        raise UserError(
-            f"the student of {settings.name} is cut out of its teacher, so there is no control that starts "
-            "without the teacher",
-            hint="choose another recipe: `mtkd.list_recipes()`",
-        )
-    if transformer is not None and transformer.init == "teacher":
-        control["student.transformer.init"] = "encoder"
-    if settings.student.init_heads == "teacher":
-        control["student.init_heads"] = "auto"
-    return control
 
 
 def _refined(task: Task) -> TeacherRef:

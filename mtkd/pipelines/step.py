@@ -68,8 +68,9 @@ class Step:
 
     def words_like(self, run: Path) -> list[str]:
         """The command line after `mtkd`, with the steps and evaluations of the finished run of `steps_of`."""
-        words = self.words(total_of_stages(run, "steps"))
-        return [*words, *evaluation_words(run, words)]
+        steps = total_of_stages(run, "steps")
+        words = self.words(steps)
+        return [*words, *evaluation_words([run], steps, words)]
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.

@@ -173,9 +173,13 @@ def few_rows_warnings(settings: DistillSettings, student: nn.Module | None, data
     Args:
         student: a student that is passed as an object, which may have been trained before.
     """
-    rows = data.n_train // len(data.parts)
-    is_new_bilstm = student is None and isinstance(settings.student, BiLSTMStudentSettings)
-    if not is_new_bilstm or settings.supervision == "labels" or rows >= _ROWS_FOR_BILSTM:
+    return [] if student is not None else few_rows_for_bilstm(settings, data.n_train // len(data.parts))
+
+
+def few_rows_for_bilstm(settings: DistillSettings, rows: int) -> list[str]:
+    """A warning if a new student is a BiLSTM and has few rows per task, with and without labels."""
+    is_bilstm = isinstance(settings.student, BiLSTMStudentSettings)
+    if not is_bilstm or settings.supervision == "labels" or rows >= _ROWS_FOR_BILSTM:
         return []
     return [
         f"a BiLSTM learns little from its teacher on {rows:,} rows per task: it starts from random weights. "

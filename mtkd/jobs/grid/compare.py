@@ -172,13 +172,23 @@ def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     for epoch, names in ((text, best_cells), ("the last epoch", last_cells)):
         cells = "" if len(names) == len(kept_epochs) else f" ({', '.join(names)})"
         notes += [f"The scored weights are those of {epoch}{cells}."] if names else []
-    steps = {name: sum(rows[name].steps) / len(grid.seeds) for name in grid.cells if rows[name].steps}
-    if len(set(steps.values())) > 1:
-        listed = ", ".join(f"{name} {value:,.0f}" for name, value in steps.items())
-        notes.append(f"The cells did not train for the same number of steps with each seed: {listed}.")
+    notes += _steps_note(grid, rows)
     if len(grid.seeds) == 1:
         notes.append("There is one seed, so the intervals do not cover the chance of the seed.")
     return notes
+
+
+def _steps_note(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
+    """A note if the runs of one seed do not have the same total number of steps in all cells."""
+    complete = {name: rows[name].steps for name in grid.cells if rows[name].steps and not rows[name].failed}
+    totals = {name: sum(steps) / len(grid.seeds) for name, steps in complete.items()}
+    if len(set(totals.values())) < 2:
+        return []
+    listed = []
+    for name, total in totals.items():
+        n_runs = len(grid.specs_of(name))
+        listed.append(f"{name} {total / n_runs:,.0f}" + (f" in each of {n_runs} runs" if n_runs > 1 else ""))
+    return [f"The cells did not train for the same number of steps with each seed: {', '.join(listed)}."]
 
 
 def _teacher_row(

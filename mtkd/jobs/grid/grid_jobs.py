@@ -36,7 +36,8 @@ class GridInputs:
         store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
         corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
         limit, eval_limit: rows per training and validation split; None = all.
-        epochs: the epochs of every cell's run, over all its stages; None = those of the recipe.
+        epochs: the epochs of the reference's runs, over all their stages, whose steps the other cells take;
+            None = those of the recipe.
         unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
         unlabelled_limit: maximum number of rows without labels per task; None = all.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
@@ -93,27 +94,29 @@ class Job:
 
     Attributes:
         needs: jobs that must be finished before.
-        steps_of: train for as many steps as this job did, with as many evaluations.
+        steps_of: train for as many steps as these jobs did together, with as many evaluations as one of them.
+        tasks: for `steps_of`, count only the steps that these tasks had, in proportion to their rows; empty =
+            all steps.
         stages: for `steps_of`, stage of the recipe -> weight, to divide the steps among the stages.
     """
 
     words: tuple[str, ...]
     out: Path
     needs: tuple[Job, ...] = field(default=(), compare=False)
-    steps_of: Job | None = field(default=None, compare=False)
+    steps_of: tuple[Job, ...] = field(default=(), compare=False)
+    tasks: tuple[str, ...] = field(default=(), compare=False)
     stages: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def command(self) -> list[str]:
         """All words of the command; the number of steps is known once `steps_of` is finished."""
-        if self.steps_of is None:
+        if not self.steps_of:
             return list(self.words)
-        record = self.steps_of.out / RUN_FILE
-        finished = record.is_file() and read_run_record(record).get("status") == "finished"
-        if not finished:
-            return [*self.words, "--steps", f"STEPS OF {self.steps_of.out}"]
-        steps = total_of_stages(record.parent, "steps")
-        words = [*self.words, *evaluation_words(record.parent, self.words)]
+        runs = [job.out for job in self.steps_of]
+        if not all(map(_is_finished, runs)):
+            return [*self.words, "--steps", f"STEPS OF {' AND '.join(map(str, runs))}"]
+        steps = sum(_steps_of_tasks(run, self.tasks) for run in runs)
+        words = [*self.words, *evaluation_words(runs, steps, self.words)]
         if len(self.stages) < 2:
             return [*words, "--steps", str(steps)]
         shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
@@ -131,13 +134,12 @@ class Job:
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()):
             return None
-        finished = read_run_record(record).get("status") == "finished"
-        return read_record(self.command_file, list[str]) if finished else None
+        return read_record(self.command_file, list[str]) if _is_finished(self.out) else None
 
     def require_same_command(self) -> None:
         """Raise UserError if the directory holds the finished run of another command."""
         before, now = self.finished_command, with_urls(self.command)
-        if before is None or before == now or self.steps_of is not None:
+        if before is None or before == now or self.steps_of:
             return  # the steps of a `steps_of` run are known only once the other run is finished
         same = [word == other for word, other in zip(before, now, strict=False)]
         n_same = (*same, False).index(False)
@@ -159,6 +161,25 @@ class Job:
         return self.out.with_name(f"{self.out.name}.{_LOG}")
 
 
+def _is_finished(run: Path) -> bool:
+    record = run / RUN_FILE
+    return record.is_file() and read_run_record(record).get("status") == "finished"
+
+
+def _steps_of_tasks(run: Path, tasks: Sequence[str]) -> int:
+    """How many of the steps of a finished run fall to some tasks, in proportion to the rows of its tasks.
+
+    Args:
+        tasks: names, also of tasks of other runs; empty = all.
+    """
+    steps: int = total_of_stages(run, "steps")
+    rows = read_run_record(run / RUN_FILE).get("rows", {})
+    if not tasks or {*rows} <= {*tasks}:
+        return steps
+    shares = apportion([max(1, counts["train"]) for counts in rows.values()], steps)
+    return sum(share for task, share in zip(rows, shares, strict=True) if task in tasks)
+
+
 def total_of_stages(run: Path, key: str) -> Any:
     """The sum of "steps" or "seconds" over the stages of a finished run, from its run.json."""
     training = read_run_record(run / RUN_FILE).get("training", {})
@@ -168,22 +189,25 @@ def total_of_stages(run: Path, key: str) -> Any:
     return sum(stage[key] for stage in stages)
 
 
-def evaluation_words(run: Path, words: Sequence[str] = ()) -> list[str]:
-    """The option with which a run of as many steps as a finished run is evaluated as often.
+def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
+    """The option with which a run of some steps is evaluated as often as a finished run.
 
     Otherwise a run with shorter epochs would have more chances for a best epoch.
 
     Args:
+        runs: finished runs; the one that was evaluated most often counts.
         words: the other words of the command; if they set the length of an epoch, that is kept.
     """
-    if any(_EPOCH_LENGTH.match(word) for word in words):
+    evaluations = max(map(_evaluations, runs))
+    if not evaluations or any(_EPOCH_LENGTH.match(word) for word in words):
         return []
+    return setting_words({"train.steps_per_epoch": math.ceil(steps / evaluations)})
+
+
+def _evaluations(run: Path) -> int:
     training = read_run_record(run / RUN_FILE).get("training", {})
     stages = [training] if "steps" in training else training.values()
-    evaluations = sum("scores" in record for stage in stages for record in stage.get("history", ()))
-    if not evaluations:
-        return []
-    return setting_words({"train.steps_per_epoch": math.ceil(total_of_stages(run, "steps") / evaluations)})
+    return sum("scores" in record for stage in stages for record in stage.get("history", ()))
 
 
 def setting_words(values: Mapping[str, Any]) -> list[str]:

@@ -73,13 +73,8 @@ class _Planner:
 
     def _run(self, name: str, task_spec: str, seed: int) -> PlannedRun:
         cell = self.grid.cells[name]
-        text_job = _text_job(self.grid, name, self.inputs, seed)
-        earlier = (*self._teacher_jobs(task_spec, seed), *([text_job] if text_job else []))
-        command = recipe_command(self.grid.recipe_of(name))
-        plan_main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command]
-        main = plan_main(name, task_spec, seed, earlier)
-        same_steps_as = [job.steps_of for job in main if job.steps_of]
-        needed = [job for other in same_steps_as for job in (*other.needs, other)]
+        earlier, main = self._earlier(name, task_spec, seed), self._main(name, task_spec, seed)
+        needed = [job for other in main for source in other.steps_of for job in _with_needs(source)]
         later: list[Job] = []
         if cell.then:
             out = main[0].out
@@ -89,6 +84,74 @@ class _Planner:
             later = self._finetune_jobs(cell.then, tasks, seed, str(out), needs, label, self.inputs.rows())
         jobs = dict.fromkeys((*earlier, *needed, *main, *later))
         return PlannedRun(name, task_spec, seed, tuple(jobs), tuple(later or main), (*main, *later))
+
+    def _earlier(self, name: str, task_spec: str, seed: int) -> tuple[Job, ...]:
+        """The runs that a cell's run starts from: its teacher's and the one on plain text."""
+        text_job = _text_job(self.grid, name, self.inputs, seed)
+        return (*self._teacher_jobs(task_spec, seed), *([text_job] if text_job else []))
+
+    def _main(self, name: str, task_spec: str, seed: int) -> list[Job]:
+        """The runs that train a cell's model, without those before (`first`) and after (`then`)."""
+        command = recipe_command(self.grid.recipe_of(name))
+        plan_main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command]
+        return plan_main(name, task_spec, seed, self._earlier(name, task_spec, seed))
+
+    def _steps_of(self, name: str, task_spec: str, seed: int) -> tuple[Job, ...]:
+        """The runs whose steps a cell's run takes; empty if it has a length of its own.
+
+        With `epochs`, these are the runs of the reference that train the tasks, unless as many epochs of the
+        cell's rows are as many steps.
+        """
+        if other := self.grid.cells[name].steps_of:
+            return tuple(self._main(other, task_spec, seed)[:1])
+        if self.inputs.epochs is None:
+            return ()
+        reference = self.grid.reference_row if self.grid.reference_row in self.grid.cells else None
+        reference = reference or next(iter(self.grid.cells))
+        reference = self.grid.cells[reference].steps_of or reference
+        task_specs = self._covering(self.grid.specs_of(reference), task_spec)
+        if name == reference or self._epoch_key(name, task_spec) == self._epoch_key(reference, task_spec):
+            return ()
+        return tuple(job for spec in task_specs for job in self._main(reference, spec, seed))
+
+    @staticmethod
+    def _covering(specs: Sequence[str], task_spec: str) -> list[str]:
+        """The entries of tasks that train the tasks of another; empty if they do not train each once."""
+        if task_spec in specs:
+            return [task_spec]
+        wanted = {task.name for task in resolve(task_spec)}
+        trained = {spec: [task.name for task in resolve(spec)] for spec in specs}
+        found = [task for tasks in trained.values() for task in tasks if task in wanted]
+        return [spec for spec, tasks in trained.items() if wanted & {*tasks}] if {*found} == wanted else []
+
+    def _epoch_key(self, name: str, task_spec: str) -> tuple[Any, ...]:
+        """Cells with the same key train for the same number of steps in as many epochs of the same tasks."""
+        cell, command = self.grid.cells[name], recipe_command(self.grid.recipe_of(name))
+        settings = load_settings(self.grid.recipe_of(name), command, self.grid.sets_of(name), task_spec)
+        stages: list[Any] = [settings]
+        if isinstance(settings, DistillSettings):
+            stages = [*settings.resolved_stages()]
+        trains = [
+            (
+                None if stage.train.batch_tokens else stage.train.batch_size,
+                stage.train.batch_tokens,
+                stage.train.steps_per_epoch,
+                stage.train.unlabelled_fraction,
+                stage.train.min_confidence,
+            )
+            for stage in stages
+        ]
+        lengths: list[Any] = [trains[0]] if len(set(trains)) == 1 else [*trains, _weights(stages)]
+        spans = any(task.kind == "span" for task in resolve(task_spec))
+        if spans or any(stage.train.batch_tokens for stage in stages):  # tokens count, too
+            reader = getattr(settings, "student", settings)
+            lengths += [getattr(reader, key, None) for key in ("max_length", "stride", "vocabulary")]
+        rows = (cell.limit or self.inputs.limit, self._corpus(name), learns_without_labels(self.grid, name))
+        return (*rows, repr(lengths))
+
+    def _corpus(self, name: str) -> str | None:
+        corpus = self.grid.cells[name].corpus
+        return corpus if isinstance(corpus, str) else self.inputs.corpus if corpus else None
 
     def _directory(self, name: str, task_spec: str, seed: int) -> Path:
         return self.inputs.out / "runs" / file_name(name) / f"{file_name(task_spec)}-{seed}"
@@ -127,13 +190,16 @@ class _Planner:
         return {key: value for key, value in settings.items() if not _LENGTH.search(key)}
 
     def _distill(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
-        grid, inputs, cell = self.grid, self.inputs, self.grid.cells[name]
+        grid, inputs = self.grid, self.inputs
         out = self._directory(name, task_spec, seed)
         teacher_jobs = self._teacher_jobs(task_spec, seed)
         argv = ["distill", grid.recipe_of(name), "--tasks", task_spec]
-        corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
         teacher = str(teacher_jobs[0].out) if teacher_jobs else inputs.teacher
-        for option, path in (("--teacher", teacher), ("--store", inputs.store), ("--corpus", corpus)):
+        for option, path in (
+            ("--teacher", teacher),
+            ("--store", inputs.store),
+            ("--corpus", self._corpus(name)),
+        ):
             argv += [option, path.replace("{task}", task_spec)] if path else []
         argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
         argv += self._common_options(name, seed, out)
@@ -141,11 +207,10 @@ class _Planner:
         argv += ["--init", str(text_jobs[0].out)] if text_jobs else []
         unlabelled = inputs.unlabelled_words(task_spec)
         argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
-        if cell.steps_of:
-            (same_steps_as,) = self._run(cell.steps_of, task_spec, seed).trained[:1]
+        if sources := self._steps_of(name, task_spec, seed):
             stages = self._stages(name, task_spec)
             weights = dict(zip((stage.name for stage in stages), _weights(stages), strict=True))
-            return [Job(tuple(argv), out, (*earlier, same_steps_as), same_steps_as, weights)]
+            return [Job(tuple(argv), out, (*earlier, *sources), sources, _names(task_spec), weights)]
         return [Job((*argv, *self._epoch_options(name, task_spec)), out, earlier)]
 
     def _refine(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
@@ -155,9 +220,10 @@ class _Planner:
             "--encoder",
             encoder_to_refine(self.grid, self.inputs, task_spec),
             *self._common_options(name, seed, out),
-            *self._epoch_options(name, task_spec),
         ]
-        return [Job(tuple(argv), out)]
+        if sources := self._steps_of(name, task_spec, seed):
+            return [Job(tuple(argv), out, sources, sources, _names(task_spec))]
+        return [Job((*argv, *self._epoch_options(name, task_spec)), out)]
 
     def _finetune(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
         model = str(earlier[-1].out) if earlier else (self.inputs.teacher or "").replace("{task}", task_spec)
@@ -166,12 +232,12 @@ class _Planner:
                 f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
             )
         step = CellStep(recipe=self.grid.recipe_of(name), set=self._settings(name))
-        extra_options = [
-            *self.inputs.rows(self.grid.cells[name].limit),
-            *self._epoch_options(name, task_spec),
-        ]
+        sources = self._steps_of(name, task_spec, seed)
+        extra_options = self.inputs.rows(self.grid.cells[name].limit)
+        extra_options += [] if sources else self._epoch_options(name, task_spec)
         label = self._directory(name, task_spec, seed)
-        return self._finetune_jobs(step, task_spec, seed, model, earlier, label, extra_options)
+        needs = (*earlier, *sources)
+        return self._finetune_jobs(step, task_spec, seed, model, needs, label, extra_options, sources)
 
     def _finetune_jobs(
         self,
@@ -179,9 +245,10 @@ class _Planner:
         task_spec: str,
         seed: int,
         model: str,
-        earlier: tuple[Job, ...],
+        needs: tuple[Job, ...],
         label: Path,
         extra_options: Sequence[str],
+        steps_of: tuple[Job, ...] = (),
     ) -> list[Job]:
         """A job for each task, in directories whose names start with that of `label`."""
         jobs = []
@@ -189,7 +256,7 @@ class _Planner:
             out = label.with_name(f"{label.name}-{file_name(task)}")
             argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
             argv += ["--seed", str(seed), *extra_options, *setting_words(step.set)]
-            jobs.append(Job((*argv, "--out", str(out)), out, earlier))
+            jobs.append(Job((*argv, "--out", str(out)), out, needs, steps_of, _names(task)))
         return jobs
 
     def _epoch_options(self, name: str, task_spec: str) -> list[str]:
@@ -219,6 +286,17 @@ class _Planner:
         if not isinstance(settings, DistillSettings):
             return []
         return settings.model_copy(update={"one_stage": False}).resolved_stages()
+
+
+def _with_needs(job: Job) -> Iterator[Job]:
+    """A job after all jobs that it needs."""
+    for other in job.needs:
+        yield from _with_needs(other)
+    yield job
+
+
+def _names(task_spec: str) -> tuple[str, ...]:
+    return tuple(task.name for task in resolve(task_spec))
 
 
 def _weights(stages: Sequence[Stage]) -> list[int]:

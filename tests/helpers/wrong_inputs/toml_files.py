@@ -61,7 +61,7 @@ def task_cases() -> Iterator[Case]:
 GRID_KEYS = (
     "title", "source", "recipe", "tasks", "seeds", "set", "cells", "bench", "refine", "reference", "baselines",
     "cells.a", "cells.a.recipe", "cells.a.tasks", "cells.a.set", "cells.a.first", "cells.a.corpus",
-    "cells.a.then", "cells.a.steps_of", "cells.a.limit", "bench.seq_len", "bench.batches", "refine.seed",
+    "cells.a.then", "cells.a.steps_of", "cells.a.limit", "cells.a.control", "bench.seq_len", "bench.batches", "refine.seed",
     "cells.a.set.train", "set.x",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mtkd as library
+from mtkd.pipelines.init_notes import few_rows_notes
 from tasks.data.sources import PocketSource
 from tasks.glue import TASKS
 
@@ -103,6 +104,9 @@ def test_labels_of_a_checkpoint_that_does_not_name_them(
     words = ("init", reviews, "--out", out, "--recipe", "mkd-lstm", "--teacher", teacher)
     made = mtkd(*words, "--dry-run")
     assert made.code == 0 and "pass --teacher-labels reviews=FIRST,SECOND" in made.out, made.err
+    assert "a BiLSTM learns little from its teacher on 54 rows per task" in " ".join(made.out.split())
+    assert not few_rows_notes(TASKS["sst2"], "mkd-lstm", 2000)
+    assert not few_rows_notes(TASKS["sst2"], "static", 20)
     made = mtkd(*words, "--teacher-labels", "reviews=positive,negative")
     assert made.code == 0 and "FIRST" not in made.out
     steps = {step.name: step for step in library.run_pipeline(out / "pipeline.toml", dry_run=True)}

@@ -394,6 +394,22 @@ def test_soft_labels_need_no_teacher(labels: bool, tmp_path: Path, lessons: list
     assert again.path == student.path and len(lessons) == 1, "the run is finished"
 
 
+def test_labels_are_learned_beside_soft_labels_and_beside_a_checkpoint(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    data = {"mood": {"train": soft_rows(32, True), "validation": soft_rows(16, True)}}
+    both = {"terms.labels.loss": "labels", "terms.labels.weight": 0.3}
+    runs: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "soft": (None, MOOD, {"data": data}),
+        "checkpoint": (save_checkpoint("Bert", **NEGATIVE_LAST), ("sst2",), {}),
+    }
+
+    for name, (teacher, tasks, more) in runs.items():
+        student = learn(tmp_path / name, teacher, tasks, settings=both, **more)
+        losses = json.loads((student.path / "run.json").read_text())["training"]["history"][0]["train_loss"]
+        assert losses["logits"] > 0 and 0.3 < losses["labels"] < 1.5, f"about log 2 ({name}): {losses}"
+
+
 def test_what_learns_from_labels_refuses_soft_ones(tiny_teacher: Path, tmp_path: Path) -> None:
     data = {"mood": {"train": soft_rows(8, False), "validation": soft_rows(8, True)}}
     given: dict[str, Any] = {"data": data, "tasks": MOOD, "out": tmp_path / "run"}

@@ -26,6 +26,7 @@ from mtkd.cli.main import cli
 from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
+from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Row, Table
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
@@ -622,12 +623,152 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     ), "42 steps in the proportion 20 to 15"
 
     (other,) = by_name["another teacher"].scored
-    assert other.words[0] == "refine" and other.words[-2:] == ("--epochs", "7") and other.out != refine.out
+    assert other.words[0] == "refine" and other.out != refine.out
+    assert other.command[-2:] == ["--steps", "42"], "it has no rows without labels, so it takes these steps"
     assert [job.words[:3] for job in by_name["tuned teacher"].scored] == 2 * [
         ("finetune", "--model", str(refine.out))
     ]
     with pytest.raises(UserError, match="less than one epoch for each stage of the cell 'distilled'"):
         plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=1))
+
+
+EPOCHS = """
+title = "Epochs"
+recipe = "mkd-lstm"
+tasks = ["rte,sst2"]
+reference = "joint"
+[cells.alone]
+tasks = ["rte", "sst2"]
+set = { "train.batch_size" = 4 }
+[cells.joint]
+set = { "train.batch_size" = 8, "train.steps" = 3 }
+[cells.same]
+set = { "train.batch_size" = 8 }
+[cells."same batches alone"]
+tasks = ["rte", "sst2"]
+set = { "train.batch_size" = 8 }
+[cells."one of them"]
+tasks = ["rte"]
+set = { "train.batch_size" = 16 }
+[cells.more]
+tasks = ["rte,sst2,cola"]
+set = { "train.batch_size" = 16 }
+[cells.stages]
+recipe = "mlkd-bert-4"
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "stages"
+[cells.tuned]
+recipe = "finetune"
+[cells.copies]
+corpus = true
+set = { "train.batch_size" = 8 }
+"""
+
+
+def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(EPOCHS, encoding="utf-8")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    planned = plan_runs(grid, GridInputs("pocket", "teach", tmp_path, corpus="copies", epochs=4))
+    jobs = {(run.cell, run.spec): run.trained for run in planned}
+    (joint,) = jobs["joint", "rte,sst2"]
+    for cell, specs in (
+        ("joint", ["rte,sst2"]),
+        ("same", ["rte,sst2"]),
+        ("same batches alone", ["rte", "sst2"]),
+        ("more", ["rte,sst2,cola"]),  # the reference says nothing about cola
+    ):
+        assert all(jobs[cell, spec][0].command[-2:] == ["--epochs", "4"] for spec in specs), cell
+    assert jobs["alone", "rte"][0].command[-2:] == ["--steps", f"STEPS OF {joint.out}"]
+    joint.out.mkdir(parents=True)
+    record = {
+        "status": "finished",
+        "training": {"steps": 40, "history": 4 * [{"epoch": 1, "scores": {}}]},
+        "rows": {task: {"train": rows, "unlabelled": 0, "validation": 1} for task, rows in TRAINED.items()},
+    }
+    (joint.out / "run.json").write_text(json.dumps(record))
+
+    def lengths(cell: str, spec: str = "rte,sst2") -> list[list[str]]:
+        return [job.command[len(job.words) :] for job in jobs[cell, spec]]
+
+    evaluated = "train.steps_per_epoch="
+    assert lengths("alone", "rte") == [["--set", f"{evaluated}4", "--steps", "13"]]
+    assert lengths("alone", "sst2") == [["--set", f"{evaluated}7", "--steps", "27"]], "40 steps in all"
+    assert lengths("one of them", "rte") == [["--set", f"{evaluated}4", "--steps", "13"]]
+    assert lengths("copies") == [["--set", f"{evaluated}10", "--steps", "40"]]
+    assert lengths("tuned") == lengths("alone", "rte") + lengths("alone", "sst2")
+    stages = [f"stages.{name}.train.steps={steps}" for name, steps in (("layers", 23), ("prediction", 17))]
+    assert lengths("stages") == [["--set", f"{evaluated}10", "--set", stages[0], "--set", stages[1]]]
+    assert str(jobs["stages", "rte,sst2"][0].out) in lengths("labels")[0][-1]
+
+    rows = {name: Row(name, steps=[8, 8]) for name in grid.cells}
+    grid = grid.model_copy(
+        update={"cells": {name: grid.cells[name] for name in ("alone", "same batches alone")}}
+    )
+    assert not _steps_note(grid, rows)
+    rows["alone"].steps = [3, 5]
+    (note,) = _steps_note(grid, rows)
+    assert note.endswith(": alone 4 in each of 2 runs, same batches alone 8 in each of 2 runs.")
+
+
+CONTROLS = """
+title = "Controls"
+recipe = "layerwise-3"
+tasks = ["rte"]
+[cells.three]
+control = true
+limit = 500
+corpus = true
+set = { "student.transformer.layers" = 2 }
+[cells.slow]
+recipe = "waldorf"
+control = true
+steps_of = "three"
+"""
+
+
+def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(CONTROLS, encoding="utf-8")
+    grid = load_grid(str(file), {}, {"train.lr": 1e-3})
+    assert list(grid.cells) == ["three", "three, labels", "slow", "slow, labels"]
+    three, control, *_ = (run.trained[0] for run in plan_runs(grid, replace(HERE, teacher="teach")))
+    settings = {"student.transformer.layers=2", "train.lr=0.001"}
+    assert settings <= set(three.words) and settings <= set(control.words)
+    own = {"supervision='labels'", "student.transformer.init='encoder'"}
+    assert {word.replace('"', "'") for word in control.words} >= own
+    assert "--corpus" in three.words and "--corpus" not in control.words
+    assert control.steps_of == (three,) and control.words[control.words.index("--limit") + 1] == "9"
+    assert (
+        grid.cells["slow, labels"].set["slow_build"] == 0 and grid.cells["slow, labels"].steps_of == "three"
+    )
+    assert list(load_grid(str(file), {}, {}, ["slow"]).cells) == ["three", "three, labels"]
+    assert list(load_grid(str(file), {}, {}, ["slow", "three, labels"]).cells) == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        (
+            "[cells.'three, labels']",
+            "cell 'three': control adds the cell 'three, labels', which is there already",
+        ),
+        (
+            "[cells.x]\ncontrol = true\nrecipe = 'finetune'",
+            "cell 'x': control cannot be used with a recipe for",
+        ),
+        ("[cells.x]\ncontrol = true\nset = { supervision = 'labels' }", "but this one does so itself"),
+        ("[cells.x]\ncontrol = true\nset = { 'student.kindd' = 'bilstm' }", "cell 'x': .*student.kindd"),
+        ("[cells.x]\ncontrol = 'maybe'", "control"),
+    ],
+)
+def test_a_cell_that_can_have_no_control(cell: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(f"{CONTROLS}\n{cell}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+
+
+TRAINED = {"rte": 100, "sst2": 200}
 
 
 def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
