@@ -126,9 +126,10 @@ class TaskDistillation(StagedJob):
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
         settings, tasks = self.settings, self.rows.data.tasks
-        copied = settings.supervision == "teacher" and settings.student.init_heads == "auto"
-        heads = "random" if copied else settings.student.init_heads
-        if probed := probed_tasks(heads, tasks.values(), student.encoder):
+        probed = probed_tasks(settings.student.init_heads, tasks.values(), student.encoder)
+        if settings.supervision == "teacher" and settings.student.init_heads == "auto":
+            probed = [name for name in probed if tasks[name].head in self.prepared.not_copied]
+        if probed:
             rows = self.rows.train(student.reader, only=probed)
             fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
 

@@ -42,10 +42,12 @@ class PreparedRun:
     Attributes:
         teachers: each teacher with its `TeacherRef` and tasks; empty if the student learns from labels or
             from a knowledge store.
+        not_copied: the student's heads for which `student.init_heads=auto` found none to copy.
     """
 
     student: MultiTaskModel
     teachers: tuple[LoadedTeacher, ...]
+    not_copied: tuple[str, ...] = ()
 
 
 def prepare_run(
@@ -79,15 +81,18 @@ def prepare_run(
         teacher_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     tasks = [task for task in validated.tasks if task.type.has_head]
     torch.manual_seed(settings.train.seed)
+    not_copied: tuple[str, ...] = ()
     if isinstance(student, MultiTaskModel):
         student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
         student.set_tasks(tasks)
         model = student
     else:
-        model = _build_student(validated, student, first_teacher, teacher_tokeniser, texts, importance)
+        model, not_copied = _build_student(
+            validated, student, first_teacher, teacher_tokeniser, texts, importance
+        )
     _check_readers(validated, model.reader, teachers, teacher_tokeniser)
     runs_teachers = settings.supervision == "teacher" and not from_store
-    return PreparedRun(model, teachers if runs_teachers else ())
+    return PreparedRun(model, teachers if runs_teachers else (), not_copied)
 
 
 def _check_readers(
@@ -129,11 +134,14 @@ def _build_student(
     teacher_tokeniser: Tokeniser,
     texts: Sequence[pa.StringArray],
     importance: Callable[[MultiTaskModel], Importance] | None,
-) -> MultiTaskModel:
+) -> tuple[MultiTaskModel, tuple[str, ...]]:
     """Build the student around a given encoder, or from the settings.
 
     Args:
         teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
+
+    Returns:
+        The student, and those of its heads for which `student.init_heads=auto` found none to copy.
     """
     settings, student_settings = validated.settings, validated.settings.student
     tasks = [task for task in validated.tasks if task.type.has_head]
@@ -144,7 +152,7 @@ def _build_student(
         stride=student_settings.stride,
     )
     if encoder is not None:
-        return MultiTaskModel(encoder, tasks, teacher_tokeniser, info)
+        return MultiTaskModel(encoder, tasks, teacher_tokeniser, info), ()
     tokeniser, kept_tokens = teacher_tokeniser, None
     if student_settings.vocabulary == "word":
         tokeniser = Tokeniser.word_level(texts, student_settings.vocabulary_size)
@@ -169,12 +177,13 @@ def _build_student(
     student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
     heads = student_settings.init_heads
     copied = heads == "teacher" or (heads == "auto" and settings.supervision == "teacher")
+    not_copied = list(student.heads)
     if teacher and (measured_importance or copied):
         not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
         if heads == "auto" and not_copied:
             names = ", ".join(not_copied)
-            say(f"the teacher has no heads that the student could copy for {names}; they start at random")
-    return student
+            say(f"the teacher has no heads that the student could copy for {names}")
+    return student, tuple(not_copied) if heads == "auto" and copied else ()
 
 
 def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> list[str]:
