@@ -74,7 +74,10 @@ printf '%s\\t' "${words[@]//$'\\n'/ }" >> "$COMMANDS"; echo >> "$COMMANDS"
 
 
 @pytest.mark.parametrize("mini", ["", "1"])
-def test_results_gpu_runs_the_tables_first_and_every_command_parses(mini: str, tmp_path: Path) -> None:
+def test_results_gpu_runs_the_tables_first_and_every_command_parses(
+    mini: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.common.progress._quiet", False)  # parsing --quiet sets it
     programs, log = tmp_path / "programs", tmp_path / "commands"
     programs.mkdir()
     for name in ("mtkd", "python", "timeout"):
