@@ -416,8 +416,11 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
 
 
 def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
-    mtkd: Callable, tmp_path: Path
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few = ["mkd-table-2", "mlkd-table-8", "waldorf-ablation"]
+    assert {*few} < {*grid_names()}
+    monkeypatch.setattr("mtkd.grids.grid_names", lambda: few)
     words = (
         "compare",
         "--data",
@@ -435,7 +438,7 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     short = mtkd(*words, "--dry-run", *models)
     assert short.code == 0, short.err
     blocks = [block.splitlines() for block in short.out.split("\n\n")]
-    assert [lines[0].split(" ")[1].rstrip(":") for lines in blocks] == grid_names()
+    assert [lines[0].split(" ")[1].rstrip(":") for lines in blocks] == few
     assert all(len(lines) == 2 for lines in blocks)
     assert "# not with these options: the cell '2 single-task distilled" in short.out, "it needs a corpus"
     summary, command = next(lines for lines in blocks if "# mlkd-table-8" in lines[0])
