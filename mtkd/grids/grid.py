@@ -1,0 +1,267 @@
+"""What a grid's file holds: cells x tasks x seeds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
+
+from mtkd.recipes import load_settings, recipe_command
+from mtkd.recipes.control import control_settings
+from mtkd.settings import DistillSettings
+from mtkd.strict_settings import Strict
+from tasks.common.errors import UserError, unknown
+from tasks.common.records import Seed, Text
+
+_LONGEST_NAME = 100  # characters of the name of a cell
+TEACHER = "teacher"  # the row of the models that the grid refines, or of the given teacher
+
+# The keys of a cell that only recipes for some commands have.
+_ONLY_WITH = {
+    "first": ("distill", "finetune"),
+    "corpus": ("distill",),
+    "steps_of": ("distill",),
+    "control": ("distill",),
+    "then": ("distill", "refine"),
+}
+
+
+class CellStep(Strict):
+    """A run before or after that of a cell; in a grid also the name of the recipe alone.
+
+    Attributes:
+        set: dotted setting -> value.
+    """
+
+    recipe: str
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class Finetuning(CellStep):
+    """The fine-tuning of a cell's model.
+
+    Attributes:
+        tasks: the tasks that it is fine-tuned on, each alone; None = those that it was trained on.
+    """
+
+    tasks: str | None = None
+
+
+def _cell_name(name: str) -> str:
+    if len(name) > _LONGEST_NAME or not name.isprintable() or not any(map(str.isalnum, name)):
+        raise ValueError(f"up to {_LONGEST_NAME} printable characters, with a letter or digit")
+    return name
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("a list without repetitions")
+    return values
+
+
+CellName = Annotated[str, AfterValidator(_cell_name)]  # also of a directory
+_Seeds = Annotated[list[Seed], AfterValidator(_distinct)]
+_Tasks = Annotated[list[Text], AfterValidator(_distinct)]
+_NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
+
+
+class Refine(Strict):
+    """The refining of the teacher of all cells.
+
+    Attributes:
+        encoder: the pretrained encoder, if none is given with the grid (`--encoder`).
+        tasks: the tasks of the one teacher of all cells; None = one teacher for each entry of the grid's
+            tasks.
+        seed: of the one teacher of all seeds; "each" = one teacher for each seed of the grid.
+        set: dotted setting -> value.
+    """
+
+    recipe: str = "refine"
+    encoder: str | None = None
+    tasks: str | None = None
+    seed: Seed | Literal["each"] = 0
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class Cell(Strict):
+    """A row of the table; missing values are taken from the grid.
+
+    Attributes:
+        recipe: of any command: "refine" trains the encoder, "finetune" the teacher (or the model of `first`)
+            on each task.
+        tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
+        set: dotted setting -> value; overrides the grid.
+        first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
+            settings; None = the grid's, False = none.
+        corpus: the directory of an augmented corpus to train on, too, or True for the one that is given with
+            the grid (`--corpus`). `{task}` in it is replaced by the task.
+        then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
+            scored.
+        steps_of: the cell whose number of steps this one trains for; it is evaluated as often, too.
+        limit: at most this many training rows per task; None = as the others (`--limit`).
+        control: True adds the cell "NAME, labels" for the cell NAME: the same student, trained for as many
+            steps on labels alone, without the cell's `corpus` and `limit`.
+    """
+
+    recipe: str | None = None
+    tasks: _Tasks = Field(default_factory=list)
+    set: dict[str, Any] = Field(default_factory=dict)
+    first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
+    corpus: bool | Text = False
+    then: Annotated[Finetuning, _NAME_ALONE] | None = None
+    steps_of: str | None = None
+    limit: PositiveInt | None = None
+    control: bool = False
+
+
+class Bench(Strict):
+    """Settings for timing the inference of the cells' students at each batch size."""
+
+    seq_len: PositiveInt = 128
+    batches: list[PositiveInt] = Field([64], min_length=1)
+    rounds: PositiveInt = 10
+
+
+class Grid(Strict):
+    """Cells x tasks x seeds.
+
+    Attributes:
+        tasks: each entry is one run; "rte,stsb" is one run on both tasks.
+        set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
+        first: the `first` of cells that distil or fine-tune and have none; its settings also apply to the
+            `first` of cells with the same recipe.
+        refine: how the teacher is refined first; None = it is given.
+        reference: the cell that the others are compared with; None = the first.
+        baselines: True for rows of the baselines that train no encoder.
+    """
+
+    title: str
+    source: str = ""
+    recipe: str
+    tasks: _Tasks = Field(min_length=1)
+    seeds: _Seeds = Field([0], min_length=1)
+    set: dict[str, Any] = Field(default_factory=dict)
+    cells: dict[CellName, Cell] = Field(min_length=1)
+    bench: Bench = Bench()
+    first: Annotated[CellStep, _NAME_ALONE] | None = None
+    refine: Refine | None = None
+    reference: str | None = None
+    baselines: bool = True
+
+    def recipe_of(self, name: str) -> str:
+        """The recipe of a cell."""
+        return self.cells[name].recipe or self.recipe
+
+    def sets_of(self, name: str) -> dict[str, Any]:
+        """The settings of a cell, those of the grid included."""
+        shared = recipe_command(self.recipe_of(name)) == recipe_command(self.recipe)
+        return (self.set if shared else {}) | self.cells[name].set
+
+    def first_of(self, name: str) -> CellStep | None:
+        """The run on plain text that a cell starts from, the settings of the grid's `first` included."""
+        own = self.cells[name].first
+        if own is None:
+            return self.first if recipe_command(self.recipe_of(name)) in _ONLY_WITH["first"] else None
+        if own and self.first and own.recipe == self.first.recipe:
+            return CellStep(recipe=own.recipe, set=self.first.set | own.set)
+        return own or None
+
+    def specs_of(self, name: str) -> list[str]:
+        """What a cell is trained on: an entry for each run of a seed."""
+        return self.cells[name].tasks or self.tasks
+
+    @property
+    def specs(self) -> list[str]:
+        """What any cell is trained on."""
+        return list(dict.fromkeys(spec for name in self.cells for spec in self.specs_of(name)))
+
+    @property
+    def needs_teacher(self) -> bool:
+        """True unless every cell refines an encoder, or fine-tunes a model of its own `first`."""
+        commands = {name: recipe_command(self.recipe_of(name)) for name in self.cells}
+        return any(
+            command == "distill" or (command == "finetune" and not self.first_of(name))
+            for name, command in commands.items()
+        )
+
+    @property
+    def reference_row(self) -> str:
+        """The row that the others are compared with."""
+        return self.reference or next(iter(self.cells))
+
+    def with_controls(self) -> Grid:
+        """This grid with the cell that `control` adds after each cell that asks for one.
+
+        Raises:
+            UserError: a cell learns from no teacher, or the name of its control is taken.
+        """
+        cells: dict[str, Cell] = {}
+        for name, cell in self.cells.items():
+            cells[name] = cell
+            if cell.control:
+                try:
+                    cells[f"{name}, labels"] = self._control(name, cell)
+                except UserError as error:
+                    raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
+        return self.model_copy(update={"cells": cells})
+
+    def _control(self, name: str, cell: Cell) -> Cell:
+        if f"{name}, labels" in self.cells:
+            raise UserError(
+                f"control adds the cell '{name}, labels', which is there already",
+                hint="rename that cell, or remove `control`",
+            )
+        recipe = self.recipe_of(name)
+        if (command := recipe_command(recipe)) != "distill":
+            raise UserError(f"control cannot be used with a recipe for mtkd {command}")
+        settings = load_settings(recipe, "distill", self.sets_of(name))
+        if settings.supervision == "labels":
+            raise UserError(
+                "control adds a student that learns from labels alone, but this one does so itself",
+                hint="remove `control`, or `supervision`",
+            )
+        sets = cell.set | control_settings(settings)
+        shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
+        return cell.model_copy(update={"set": sets, **shorter})
+
+    def check(self) -> None:
+        """Validate the settings of every cell.
+
+        Raises:
+            UserError: a recipe or setting is unknown; names the cell.
+        """
+        if self.refine:
+            if TEACHER in self.cells:
+                raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
+            load_settings(self.refine.recipe, "refine", self.refine.set)
+        rows = [*self.cells, *([TEACHER] if self.refine else [])]
+        if self.reference and self.reference not in rows:
+            raise unknown("cell named as the reference:", self.reference, rows)
+        for name, cell in self.cells.items():
+            try:
+                self._check_cell(name, cell)
+            except UserError as error:
+                raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
+
+    def _check_cell(self, name: str, cell: Cell) -> None:
+        command = recipe_command(self.recipe_of(name))
+        settings = load_settings(self.recipe_of(name), command, self.sets_of(name))
+        if isinstance(settings, DistillSettings):
+            settings.resolved_stages()
+        wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
+        if wrong:
+            raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")
+        if first := self.first_of(name):
+            load_settings(first.recipe, "distill", first.set)
+        sets = [self.sets_of(name), *(step.set for step in (first, cell.then) if step)]
+        if seeds := [part["train.seed"] for part in sets if "train.seed" in part]:
+            hint = f"use the grid's seeds = [{seeds[0]}]"
+            raise UserError(f"train.seed = {seeds[0]} has no effect", hint=hint)
+        if cell.then:
+            load_settings(cell.then.recipe, "finetune", cell.then.set)
+        if cell.steps_of:
+            others = [other for other in self.cells if other != name and not self.cells[other].steps_of]
+            if cell.steps_of not in others:
+                raise unknown("cell (steps_of)", cell.steps_of, others)
+            if self.specs_of(cell.steps_of) != self.specs_of(name):
+                raise UserError(f"steps_of names {cell.steps_of!r}, which is trained on other tasks")
