@@ -98,6 +98,7 @@ class _Export(Record):
     tokeniser: _Tokeniser
     graphs: tuple[_Graph, ...]
     files: dict[Text, str]
+    side_by_side: tuple[Text, ...] = ()  # heads whose texts are read so, though the format is "joined"
     mtkd: Any = None
     source: Any = None
     parameters: dict[str, Count] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class OnnxModel:
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
         self.reader = Reader(tokeniser, input_format, model.max_length, model.stride)
+        self._side_by_side = frozenset(self.record.get("side_by_side", ()))  # heads
         self._graphs = {
             graph["texts"]: _Graph(path / graph["file"], threads) for graph in self.record["graphs"]
         }
@@ -77,6 +79,11 @@ class OnnxModel:
         """
         return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
 
+    def reader_of(self, task: Task) -> Reader:
+        """How the rows of a task become token ids."""
+        apart = {task.name} if task.head in self._side_by_side else ()
+        return replace(self.reader, side_by_side=frozenset(apart)).of(task.name)
+
     def _graph_of(self, texts: int) -> _Graph:
         """The graph that reads rows of so many texts; raises UserError if there is none."""
         key = texts if self.reader.input_format == "separate" else None
@@ -90,11 +97,12 @@ class OnnxModel:
 
         Rows are processed in order of length, to keep padding low.
         """
-        order = np.argsort(-self.reader.lengths(encoded.texts), kind="stable")
-        all_logits = np.zeros((len(order), *task.type.logits_shape(task, self.reader.max_length)), np.float32)
+        reader = self.reader_of(task)
+        order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
+        all_logits = np.zeros((len(order), *task.type.logits_shape(task, reader.max_length)), np.float32)
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            logits = self.run(pad_rows(self.reader, encoded.texts, rows), task.head)
+            logits = self.run(pad_rows(reader, encoded.texts, rows), task.head)
             logits = mapped_logits(task, self.tasks[task.head], logits)
             all_logits[rows] = PADDED
             all_logits[rows, ..., : logits.shape[-1]] = logits
@@ -138,9 +146,10 @@ class OnnxModel:
 
     def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
         """`predict` for rows that were read already."""
-        encoded = Encoded.encode(self.reader.rows(rows), self.reader.tokeniser)
+        reader = self.reader_of(task)
+        encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
         logits = self.logits(task, encoded, batch)
-        layout = self.reader.layout(len(task.columns))
+        layout = reader.layout(len(task.columns))
         threshold = recorded_threshold(self._scores, task)
         return list(task.type.records(task, encoded, logits, layout, threshold))
 

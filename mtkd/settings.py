@@ -189,8 +189,10 @@ class RefineSettings(Strict):
             encoder's directory declares, or else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
         pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"); each text by
-            itself, with a head that compares their vectors ("bi-encoder"); or "auto", a bi-encoder if the
-            encoder was trained to compare sentences, every task supports it, and there are few rows.
+            itself, with a head that compares their vectors ("bi-encoder"); a list of tasks that are read by a
+            bi-encoder, all others by a cross-encoder; or "auto". If the encoder was trained to compare
+            sentences, "auto" is a bi-encoder for all tasks when there are few rows and every task supports
+            it, and otherwise for tasks of type `regress`; in all other cases it is a cross-encoder.
         pair_head: the heads of classification tasks with two texts: "linear", as all others, or "san", the
             stochastic answer network of MT-DNN, which starts from random weights.
         init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
@@ -208,7 +210,7 @@ class RefineSettings(Strict):
     stride: int = Field(128, ge=0)
     head_hidden_size: int = Field(0, ge=0, le=32_768)
     dropout: float = Field(0.1, ge=0, lt=1)
-    pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
+    pairs: Literal["auto", "cross-encoder", "bi-encoder"] | list[str] = "auto"
     pair_head: Literal["linear", "san"] = "linear"
     init_heads: Literal["auto", "linear-probe", "random"] = "auto"
     train: TrainSettings = TrainSettings()

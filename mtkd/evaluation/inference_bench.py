@@ -220,7 +220,7 @@ def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> 
     n_texts = len(model.tasks[head].columns)
     if model.encoder.input_format != "separate":
         joined = tokens(settings.seq_len)
-        if n_texts == 2 and model.encoder.input_format == "side-by-side":
+        if model.encoder.config.compares_texts(model.tasks[head]):
             second = (torch.arange(settings.seq_len) >= settings.seq_len // 2).expand(joined.ids.shape)
             joined = replace(joined, second=second)
         return ModelInputs(joined=joined).to(settings.device)

@@ -126,6 +126,7 @@ def export(
             "mtkd": mtkd.__version__,
             "source": source,
             "input_format": model_copy.encoder.input_format,
+            "side_by_side": [t.head for t in tasks if model_copy.encoder.config.compares_texts(t)],
             "tokeniser": described_tokeniser(model_copy.tokeniser),
             "parameters": count_parameters(model_copy).to_json(),
         }

@@ -47,7 +47,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
     if pruned or model.info.head_hidden_size or not isinstance(getattr(head, "output", None), nn.Linear):
         reason = "is pruned" if pruned else "has a head with a hidden layer"
         raise _refused(f"a model that {reason}", "a linear head on an encoder of transformers' own shape")
-    if config.pairs == "bi-encoder" and len(task.columns) == 2:
+    if config.compares_texts(task):
         raise _refused("a bi-encoder", "a model that reads both texts in one sequence")
     if not spans and config.pooling != "pooler":
         raise _refused(
@@ -87,7 +87,7 @@ def _difference(transformers_model: Any, model: MultiTaskModel, task: Task) -> f
     """Compare the logits of a few rows: families differ in what they do before the classifier."""
     largest = 0.0
     for rows in random_rows(task, model):
-        (tokens,) = pad_rows(model.reader, rows.texts, np.arange(len(rows)))
+        (tokens,) = pad_rows(model.reader_of(task), rows.texts, np.arange(len(rows)))
         inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask}
         if model.encoder.reads_token_types:  # type: ignore[union-attr]
             inputs["token_type_ids"] = tokens.token_type_ids

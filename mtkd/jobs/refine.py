@@ -25,7 +25,7 @@ from mtkd.training.callbacks import Callback
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, unknown
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -109,18 +109,36 @@ class _Refine(TrainingJob):
     def _pairs(self) -> PairEncoding:
         """How tasks with two texts are read."""
         settings = self.settings
-        if settings.pairs == "bi-encoder" and settings.pair_head == "san":
+        if settings.pairs in ("cross-encoder", "auto"):
+            return self._suitable_pairs() if settings.pairs == "auto" else "cross-encoder"
+        if settings.pair_head == "san":
             raise UserError(
                 "pair_head=san reads both texts together, and a bi-encoder each by itself",
                 hint="use `pairs=cross-encoder` or `pair_head=linear`",
             )
-        if settings.pairs != "auto":
-            return settings.pairs
+        return self._chosen_pairs(settings.pairs) if isinstance(settings.pairs, list) else "bi-encoder"
+
+    def _suitable_pairs(self) -> PairEncoding:
+        """A bi-encoder for few rows or for scores, if the encoder was trained to compare sentences."""
+        settings = self.settings
+        can_compare = settings.pooling in ("auto", "cls", "mean") and settings.pair_head == "linear"
+        if not (can_compare and compares_sentences(self.sources["encoder"])):
+            return "cross-encoder"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
         few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
-        fits = not any(part.task.type.predicts_spans for part in pairs) and settings.pair_head == "linear"
-        trained = fits and few and settings.pooling in ("auto", "cls", "mean")
-        return "bi-encoder" if trained and compares_sentences(self.sources["encoder"]) else "cross-encoder"
+        if few and not any(part.task.type.predicts_spans for part in pairs):
+            return "bi-encoder"
+        return [part.task.head for part in pairs if part.task.kind == "regress"] or "cross-encoder"
+
+    def _chosen_pairs(self, names: list[str]) -> PairEncoding:
+        """The heads of the tasks that the user wants a bi-encoder to read."""
+        by_name = {
+            task.name: task for task in self.tasks if len(task.columns) == 2 and not task.type.predicts_spans
+        }
+        for name in names:
+            if name not in by_name:
+                raise unknown("task with two texts", name, by_name)
+        return [by_name[name].head for name in names] or "cross-encoder"
 
     def train(self) -> Trained:
         trainer = Trainer(

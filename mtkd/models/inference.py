@@ -34,8 +34,9 @@ def predict_logits(
         rank, world: this process runs every world-th batch; the rows of other processes are 0.
         advance: called with the number of rows after each batch.
     """
-    collate = Collator(model.reader)
-    order = np.argsort(-model.reader.lengths(encoded.texts), kind="stable")
+    reader = model.reader_of(task)
+    collate = Collator(reader)
+    order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
     shape = task.type.logits_shape(task, model.info.max_length)

@@ -97,7 +97,7 @@ class MultiTaskModel(nn.Module):
         if self.info.pair_head == "san" and task.kind == "classify" and len(task.columns) == 2:
             head: nn.Module = SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
         else:
-            pooled_width = self.encoder.head_width(len(task.columns))
+            pooled_width = self.encoder.head_width(task)
             head = task.type.build_head(task, pooled_width, self.info.head_hidden_size, self.info.dropout)
         use_dropout(head)
         return head
@@ -105,7 +105,15 @@ class MultiTaskModel(nn.Module):
     @property
     def reader(self) -> Reader:
         """How this model reads text."""
-        return Reader(self.tokeniser, self.encoder.input_format, self.info.max_length, self.info.stride)
+        return self._reader(*self.tasks.values())
+
+    def reader_of(self, task: Task) -> Reader:
+        """How this model reads a task, which may share the head of a task with another name."""
+        return self._reader(task).of(task.name)
+
+    def _reader(self, *tasks: Task) -> Reader:
+        config, info = self.encoder.config, self.info
+        return config.reader(self.tokeniser, tasks, info.max_length, info.stride)
 
     @property
     def offers(self) -> OutputSpec:
@@ -147,7 +155,7 @@ class MultiTaskModel(nn.Module):
         return logits
 
     def _pooled(self, head: str, out: EncoderOutput) -> Tensor:
-        width = self.encoder.head_width(len(self.tasks[head].columns))
+        width = self.encoder.head_width(self.tasks[head])
         if out.pooled is None or out.pooled.shape[-1] != width:
             given = "none" if out.pooled is None else f"of width {out.pooled.shape[-1]}"
             raise UserError(

@@ -47,7 +47,7 @@ class _Graph(nn.Module):
         self.model, self.texts = model, texts
         tasks = model.tasks.items()
         self.heads = [head for head, task in tasks if texts is None or len(task.columns) == texts]
-        self.side_by_side = model.encoder.input_format == "side-by-side"
+        self.compares_texts = {head for head, task in tasks if model.encoder.config.compares_texts(task)}
 
     @property
     def inputs(self) -> list[str]:
@@ -57,7 +57,11 @@ class _Graph(nn.Module):
             return [f"{name}_{number}" for number in numbers for name in ("input_ids", "attention_mask")]
         reads_ends = any(isinstance(head, SANHead) for head in self.model.heads.values())
         reads_types = getattr(self.model.encoder, "reads_token_types", True)
-        optional = {"token_type_ids": reads_types, "text_ends": reads_ends, "second_text": self.side_by_side}
+        optional = {
+            "token_type_ids": reads_types,
+            "text_ends": reads_ends,
+            "second_text": self.compares_texts,
+        }
         return ["input_ids", "attention_mask", *(name for name, used in optional.items() if used)]
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
@@ -68,13 +72,11 @@ class _Graph(nn.Module):
         for head in self.heads:
             need = need | self.model.head_inputs(head)
         output = self.model.encoder(inputs, need)
-        output_of_one_text = output
-        if self.side_by_side and output.pooled is not None:  # one text has the first vector
-            output_of_one_text = replace(output, pooled=output.pooled[:, : self.model.encoder.width])
+        first_vector = output
+        if self.compares_texts and output.pooled is not None:  # of all tokens, if no text is marked as second
+            first_vector = replace(output, pooled=output.pooled[:, : self.model.encoder.width])
         return tuple(
-            self.model.logits(
-                head, inputs, output_of_one_text if len(self.model.tasks[head].columns) == 1 else output
-            )
+            self.model.logits(head, inputs, output if head in self.compares_texts else first_vector)
             for head in self.heads
         )
 

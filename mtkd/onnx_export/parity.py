@@ -37,12 +37,13 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
     """
     largest = 0.0
     for task in model.tasks.values():
+        reader = exported.reader_of(task)
         for rows in random_rows(task, model):
             expected = expected_logits(model, task, rows)
             indices = np.arange(len(rows))
-            batched = exported.run(pad_rows(exported.reader, rows.texts, indices), task.head)
+            batched = exported.run(pad_rows(reader, rows.texts, indices), task.head)
             logits_alone = [
-                exported.run(pad_rows(exported.reader, rows.texts, indices[row : row + 1]), task.head)[0]
+                exported.run(pad_rows(reader, rows.texts, indices[row : row + 1]), task.head)[0]
                 for row in indices
             ]
             padding = max(
@@ -55,7 +56,7 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
                 failure = "padding changes its logits" if padding > TOLERANCE else "its logits differ"
                 raise UserError(
                     f"the export of {task.name!r} failed: {failure} by up to {largest:.2g} at "
-                    f"{exported.reader.lengths(rows.texts).max()} tokens",
+                    f"{reader.lengths(rows.texts).max()} tokens",
                     expected=f"at most {TOLERANCE:g}",
                     hint="nothing was written; export the model with another version of torch or onnxruntime",
                 )
@@ -63,7 +64,7 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
 
 
 def expected_logits(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndarray:
-    batch = Collator(model.reader)(rows, np.arange(len(rows)))
+    batch = Collator(model.reader_of(task))(rows, np.arange(len(rows)))
     with torch.inference_mode():
         logits = model(batch.inputs, task.head).logits
     assert logits is not None
@@ -73,7 +74,7 @@ def expected_logits(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndar
 
 def random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:
     """Batches of rows of random tokens: the first row has the full length, the others are shorter."""
-    random, reader, texts = np.random.default_rng(0), model.reader, len(task.columns)
+    random, reader, texts = np.random.default_rng(0), model.reader_of(task), len(task.columns)
     specials = 0 if reader.input_format == "separate" else reader.layout(texts).n_specials
     for size in _BATCHES:
         for length in (*_LENGTHS, reader.max_length):

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from mtkd.models.encoders.encoder import EncoderConfig
+from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
@@ -58,7 +60,8 @@ class TeacherGroup(TeacherRef):
         taught_names = {task for member in members for task in member.tasks}
         taught_tasks = [task for task in tasks if task.name in taught_names]
         saved = replace(first.saved, tasks=taught_tasks) if first.saved else None
-        return TeacherGroup(name, saved, first.config, members=tuple(members))
+        config = _with_pairs(first.config, _compared_heads(members, tasks), tasks)
+        return TeacherGroup(name, saved, config, members=tuple(members))
 
     @property
     def digest(self) -> str:
@@ -68,8 +71,8 @@ class TeacherGroup(TeacherRef):
 
     @property
     def init_spec(self) -> InitSpec:
-        """What a student can be initialised from: the first teacher."""
-        return self.members[0].teacher.init_spec
+        """The first teacher, to start a student from; the student reads each task as its teacher does."""
+        return replace(self.members[0].teacher.init_spec, teacher=self.config)
 
     def tokeniser(self) -> Tokeniser:
         """The first teacher's tokeniser."""
@@ -109,23 +112,37 @@ class TeacherGroup(TeacherRef):
             reasons.append("the teachers have different tokenisers")
         if reasons:
             hint = "use one teacher, or a recipe that learns from logits alone (mkd-lstm, mkd-transformer)"
-            if len(reasons) == 1 and len(differences) == 1 and "pairs" in differences[0]:
-                hint += "; or refine both teachers with `pairs=cross-encoder`"
             raise UserError(f"the losses compare more than logits, but {' and '.join(reasons)}", hint=hint)
+
+
+def _compared_heads(members: Sequence[Member], tasks: Sequence[Task]) -> list[str]:
+    """The heads of the tasks whose two texts are read side by side by their teacher."""
+    by_name = {task.name: task for task in tasks}
+    taught = [(member.teacher.config, by_name[name]) for member in members for name in member.tasks]
+    return sorted({task.head for config, task in taught if config.compares_texts(task)})
+
+
+def _with_pairs(config: EncoderConfig, heads: Sequence[str], tasks: Sequence[Task]) -> EncoderConfig:
+    """The configuration of a Transformer that reads the tasks of some heads side by side, and no others."""
+    if not isinstance(config, TransformerConfig):
+        return config
+    joined = [task for task in tasks if len(task.columns) == 2 and task.head not in heads]
+    pairs = (list(heads) if joined else "bi-encoder") if heads else "cross-encoder"
+    return config.model_copy(update={"pairs": pairs})
 
 
 def _compared_spec(ref: TeacherRef, need: OutputSpec) -> EncoderSpec:
     """The sizes of a teacher; how it pools counts only if the losses compare what is pooled by the mean."""
     spec: EncoderSpec = ref.config.spec
+    if not need.pooled:  # a bi-encoder does not offer the pooled vector of a pair
+        spec = replace(spec, offers=replace(spec.offers, pooled=False))
     return spec if need.mean else replace(spec, mean_pooled=False)
 
 
 def _differences(first: TeacherRef, other: TeacherRef, need: OutputSpec) -> list[str]:
     """The properties in which the encoders of two teachers differ, each with both values."""
     one, two = (
-        {name: getattr(_compared_spec(ref, need), name) for name in _PROPERTIES}
-        | {"pairs": getattr(ref.config, "pairs", ref.config.input_format)}
-        for ref in (first, other)
+        {name: getattr(_compared_spec(ref, need), name) for name in _PROPERTIES} for ref in (first, other)
     )
     differences = [f"{name} {one[name]} and {two[name]}" for name in one if one[name] != two[name]]
     return differences or ["the outputs that they offer"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -30,6 +30,8 @@ class Reader:
         max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
             text.
         stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
+        side_by_side: the tasks with two texts that are read "side-by-side" although `input_format` is
+            "joined".
 
     Raises:
         UserError: `max_length` leaves no room for a token of each text.
@@ -39,11 +41,19 @@ class Reader:
     input_format: InputFormat
     max_length: int
     stride: int = 128
+    side_by_side: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         least = 1 if self.input_format == "separate" else self.layout(2).n_specials + 2
         if self.max_length < least:
             raise UserError(f"max_length {self.max_length} is too short", expected=f"{least} or more")
+
+    def of(self, task: str) -> Reader:
+        """How rows of one task are read; all its rows are read in the same format."""
+        if not self.side_by_side:
+            return self
+        input_format = "side-by-side" if task in self.side_by_side else self.input_format
+        return replace(self, input_format=input_format, side_by_side=frozenset())
 
     def layout(self, n_texts: int) -> Layout:
         """The special tokens around the texts of a row, which form one sequence."""
@@ -69,9 +79,10 @@ class Reader:
 
     def reads_like(self, other: Reader) -> bool:
         """True if both readers produce the same inputs from the same rows."""
-        return (self.tokeniser.digest, self.input_format, self.max_length) == (
+        return (self.tokeniser.digest, self.input_format, self.side_by_side, self.max_length) == (
             other.tokeniser.digest,
             other.input_format,
+            other.side_by_side,
             other.max_length,
         )
 

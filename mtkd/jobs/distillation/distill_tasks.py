@@ -174,7 +174,7 @@ class TaskDistillation(StagedJob):
             uses_cached_logits = self._uses_cached_logits(need)
             runs_teacher = not uses_cached_logits
         source = self._online_teacher(need) if runs_teacher else stored
-        batches = self._batches(stage.train, stored, teachers[0].model.reader if runs_teacher else None)
+        batches = self._batches(stage.train, stored, self._teacher_reader() if runs_teacher else None)
 
         def open_teacher() -> TeacherSource:
             teacher = self._load_cached_logits(stage) if uses_cached_logits else source
@@ -188,6 +188,13 @@ class TaskDistillation(StagedJob):
         trains_heads = objective.student_need.logits
         evaluate = self._evaluator(stage.train, self.prepared.student) if trains_heads else None
         return StageInputs(batches, evaluate, open_teacher if uses_cached_logits or source else None)
+
+    def _teacher_reader(self) -> Reader:
+        """How the teachers read their tasks; all have the same tokeniser."""
+        teacher_ref, model = self.validated.teacher, self.prepared.teachers[0].model
+        assert teacher_ref is not None, "a teacher is run"
+        tasks, info = self.validated.tasks, model.info
+        return teacher_ref.config.reader(model.tokeniser, tasks, info.max_length, info.stride)
 
     def _batches(
         self, train: TrainSettings, stored: StoredTeacher | None, teacher_reader: Reader | None

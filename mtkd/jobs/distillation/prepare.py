@@ -103,16 +103,19 @@ def _check_readers(
 ) -> None:
     """Check that the student reads like the teachers that it is compared with token by token."""
     if validated.manifest and validated.teacher:
-        length, input_format = validated.manifest.contents.max_length, validated.teacher.config.input_format
-        readers = [Reader(teacher_tokeniser, input_format, length)] if validated.aligned else []
+        length, names = validated.manifest.contents.max_length, [task.name for task in validated.tasks]
+        reader = validated.teacher.config.reader(teacher_tokeniser, validated.tasks, length)
+        compared = [(name, reader) for name in names if validated.aligned]
     else:
-        readers = [teacher.model.reader for teacher in teachers if validated.aligned_with(teacher.tasks)]
-    for teacher_reader in readers:
-        if not student_reader.reads_like(teacher_reader):
+        aligned = [teacher for teacher in teachers if validated.aligned_with(teacher.tasks)]
+        compared = [(name, teacher.model.reader) for teacher in aligned for name in teacher.tasks]
+    for name, reader in compared:
+        teacher_reader, read_by_student = reader.of(name), student_reader.of(name)
+        if not read_by_student.reads_like(teacher_reader):
             raise UserError(
                 f"a term of {validated.settings.name} compares teacher and student token by token, but the "
                 f"teacher reads {_describe_reader(teacher_reader)}, and the student "
-                f"{_describe_reader(student_reader)}",
+                f"{_describe_reader(read_by_student)}",
                 hint="use a Transformer student with the teacher's vocabulary and "
                 "`student.transformer.pairs=auto`, or remove the term",
             )

@@ -201,7 +201,7 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
         check_selection(need.selection, settings)
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
-        if need.selection and teacher_ref.config.input_format == "side-by-side":
+        if need.selection and getattr(teacher_ref.config, "pairs", "cross-encoder") != "cross-encoder":
             check_ranking(need.selection, store, teacher_ref.manifest)
     if settings.student.vocabulary != "wordpiece" and validated.aligned:
         raise UserError(

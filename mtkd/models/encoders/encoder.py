@@ -6,7 +6,7 @@ To add one, write a file in this directory with a subclass of each, and a line i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
+from tasks.task import Task
 from tasks.tokens.batching import ModelInputs
-from tasks.tokens.reader import InputFormat
+from tasks.tokens.reader import InputFormat, Reader
+from tasks.tokens.tokeniser import Tokeniser
 
 if TYPE_CHECKING:
     from mtkd.models.initialisation import InitContext, InitSpec
@@ -99,6 +101,18 @@ class EncoderConfig(Strict):
         """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "joined"
 
+    def compares_texts(self, task: Task) -> bool:
+        """True if a task's two texts are read side by side, for a head that compares their vectors."""
+        return False
+
+    def reader(
+        self, tokeniser: Tokeniser, tasks: Iterable[Task], max_length: int, stride: int = 128
+    ) -> Reader:
+        """How a model with this encoder reads the rows of its tasks."""
+        apart = frozenset(task.name for task in tasks if self.compares_texts(task))
+        joined = self.input_format == "joined"
+        return Reader(tokeniser, self.input_format, max_length, stride, apart if joined else frozenset())
+
     @property
     @abstractmethod
     def spec(self) -> EncoderSpec:
@@ -173,9 +187,9 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
         """The width D of the vectors that the task heads read."""
         return self.spec.pooled_size
 
-    def head_width(self, n_texts: int) -> int:
-        """The width of the vectors that heads of tasks with `n_texts` texts read; D except in bi-encoders."""
-        return self.width
+    def head_width(self, task: Task) -> int:
+        """The width of the vectors that the head of a task reads: D, or 4 D if it compares two texts."""
+        return self.width * (4 if self.config.compares_texts(task) else 1)
 
     @property
     def n_layers(self) -> int:

@@ -18,9 +18,10 @@ from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named, quieten
-from tasks.common.records import Units, check_record, read_record
+from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
 from tasks.common.sha256 import digest_file
+from tasks.task import Task
 from tasks.tokens.reader import InputFormat
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
@@ -31,7 +32,7 @@ _OTHER_NAMES = {
     "attention_probs_dropout_prob": ("attention_dropout",),
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
-PairEncoding = Literal["cross-encoder", "bi-encoder"]
+PairEncoding = Literal["cross-encoder", "bi-encoder"] | list[Text]
 BI_ENCODER_POOLINGS = ("cls", "mean")
 
 
@@ -46,7 +47,8 @@ class TransformerConfig(EncoderConfig):
         head_size: the width of an attention head, if heads were pruned; None = the default of the family.
         embedding_rank: the rank of a factorised word embedding table; None = not factorised.
         pairs: how two texts are read: as one sequence (`cross-encoder`), or as two that do not attend to each
-            other (`bi-encoder`, as sentence-transformers calls it).
+            other (`bi-encoder`, as sentence-transformers calls it). A list of heads: their tasks are read by
+            a bi-encoder, all others by a cross-encoder.
     """
 
     gives_sequence: ClassVar[bool] = True
@@ -75,6 +77,11 @@ class TransformerConfig(EncoderConfig):
     def input_format(self) -> InputFormat:
         """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "side-by-side" if self.pairs == "bi-encoder" else "joined"
+
+    def compares_texts(self, task: Task) -> bool:
+        """True if a task's two texts are read side by side, for a head that compares their vectors."""
+        chosen = task.head in self.pairs if isinstance(self.pairs, list) else self.pairs == "bi-encoder"
+        return chosen and len(task.columns) == 2
 
     @property
     def spec(self) -> EncoderSpec:
@@ -136,7 +143,7 @@ def compares_sentences(name: str) -> bool:
     These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
     """
     config = own_config(locate(name))
-    return config.pairs == "bi-encoder" if config else find_file(locate(name), POOLING) is not None
+    return config.pairs != "cross-encoder" if config else find_file(locate(name), POOLING) is not None
 
 
 def require_bi_encoder(config: TransformerConfig) -> None:

@@ -72,7 +72,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             table = FactorisedEmbedding(vocab_size, config.embedding_rank, config.spec.hidden_size)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
-        if config.pairs == "bi-encoder":
+        if config.pairs != "cross-encoder":
             require_bi_encoder(config)
         self.reads_token_types = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
@@ -188,10 +188,6 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         """The maximum sequence length."""
         n_positions: int = getattr(self.body.config, "max_position_embeddings", 1 << 30)
         return n_positions - self._first_position
-
-    def head_width(self, n_texts: int) -> int:
-        """The width of the vectors that heads of tasks with `n_texts` texts read."""
-        return self.width * (4 if n_texts == 2 and self.config.pairs == "bi-encoder" else 1)
 
     @property
     def embeddings(self) -> nn.Embedding | FactorisedEmbedding:

@@ -174,7 +174,7 @@ def _with_reading(
             pairs = "cross-encoder"
     config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
     pooler_option(config)
-    if pairs == "bi-encoder":
+    if pairs != "cross-encoder":
         require_bi_encoder(config)
     return config
 

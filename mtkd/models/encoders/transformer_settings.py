@@ -36,8 +36,9 @@ class TransformerSettings(Strict):
             has them ("pooler"), the mean over real tokens ("mean"), the mean of the first token over all
             layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
         pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"), each text by
-            itself, with a head that compares their vectors ("bi-encoder"), or as a Transformer teacher reads
-            them, if the student's pooling allows it ("auto").
+            itself, with a head that compares their vectors ("bi-encoder"), a list of tasks that are read by a
+            bi-encoder, all others by a cross-encoder, or as a Transformer teacher reads each of them, if the
+            student's pooling allows it ("auto").
     """
 
     layers: Depth | None = None
@@ -50,4 +51,4 @@ class TransformerSettings(Strict):
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
     pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"
-    pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
+    pairs: Literal["auto", "cross-encoder", "bi-encoder"] | list[str] = "auto"

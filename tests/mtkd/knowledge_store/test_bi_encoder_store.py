@@ -48,7 +48,7 @@ tokens = 7
 width = 0.5
 top = 2
 """
-DATA: dict[str, Any] = {"data": "pocket", "tasks": ["rte", "sst2"], "limit": 24}
+DATA: dict[str, Any] = {"data": "pocket", "tasks": ["rte", "mrpc", "sst2"], "limit": 24}
 RUN: dict[str, Any] = {**DATA, "eval_limit": 8, "epochs": 1, "device": "cpu"}
 
 
@@ -62,9 +62,9 @@ class FirstTerms(Callback):
         self.first = self.first or dict(state.terms)
 
 
-@pytest.fixture
-def teacher(tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
-    settings = {"max_length": 48, "pairs": "bi-encoder"}
+@pytest.fixture(params=["bi-encoder", ["rte"]])
+def teacher(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
+    settings = {"max_length": 48, "pairs": request.param}
     return mtkd.refine(tiny_encoder, out=tmp_path / "t", settings=settings, **RUN)
 
 

@@ -16,6 +16,8 @@ import torch
 import mtkd
 from mtkd.models.encoders.pretrained_config import Pooling
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.inference import predict_logits
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
@@ -26,6 +28,7 @@ from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
 
+SIMILAR = 'extends = "stsb"\nname = "similar"\nhead = "stsb"\n'
 RUN: dict[str, Any] = {"data": "pocket", "limit": 24, "eval_limit": 16, "epochs": 1, "device": "cpu"}
 
 
@@ -123,9 +126,61 @@ def test_a_student_reads_pairs_as_its_teacher(
         )
 
 
+def test_a_model_can_read_each_task_in_its_own_way(tiny_encoder: Path, tmp_path: Path) -> None:
+    """Each task has the logits of a model with the same weights that reads all tasks that way."""
+    names, mixed = ["mrpc", "stsb", "sst2"], {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
+    teacher = mtkd.refine(tiny_encoder, tasks=names, out=tmp_path / "t", settings=mixed, **RUN)
+    model, alike = mtkd.load(tmp_path / "t").module, {}
+    for name, pairs in (("mrpc", "cross-encoder"), ("stsb", "bi-encoder"), ("sst2", "cross-encoder")):
+        (task,) = resolve(name)
+        encoder = TransformerEncoder(
+            model.encoder.config.model_copy(update={"pairs": pairs}), model.encoder.body
+        )
+        alike[name] = MultiTaskModel(encoder, [task], model.tokeniser, model.info).eval()
+        alike[name].heads[name].load_state_dict(model.heads[name].state_dict())
+        rows = load_rows(open_data("pocket"), task, "validation", 12)
+        encoded = Encoded.encode(rows, model.tokeniser)
+        logits = predict_logits(model, task, encoded, batch_size=5)
+        np.testing.assert_allclose(logits, predict_logits(alike[name], task, encoded), atol=1e-5)
+    similar = tmp_path / "similar.toml"
+    similar.write_text(SIMILAR)
+    scores = teacher.evaluate(data="pocket", tasks=["stsb", str(similar)])
+    (stsb, renamed) = scores.values()
+    assert renamed.metrics == stsb.metrics, "a task reads as the task whose head it uses"
+
+
+def test_a_student_reads_each_task_as_its_teachers_do(tiny_encoder: Path, tmp_path: Path) -> None:
+    """With a teacher per task, and from a store."""
+    teachers = {
+        name: mtkd.refine(
+            tiny_encoder,
+            tasks=[name],
+            out=tmp_path / name,
+            settings={"max_length": 48, "pairs": pairs, "pooling": "mean"},
+            **RUN,
+        )
+        for name, pairs in (("rte", "bi-encoder"), ("mrpc", "cross-encoder"), ("stsb", ["stsb"]))
+    }
+    small = {"student.transformer.layers": 1, "student.max_length": 48}
+    shared: dict[str, Any] = RUN | {"tasks": list(teachers), "settings": small}
+    student = mtkd.distill("layerwise-3", teacher=teachers, out=tmp_path / "s", **shared)
+    assert student.module.encoder.config.pairs == ["rte", "stsb"]
+    assert student.module.reader.side_by_side == {"rte", "stsb"}
+    both = mtkd.distill(
+        "layerwise-3",
+        teacher={"rte": teachers["rte"], "stsb": teachers["stsb"]},
+        out=tmp_path / "b",
+        **shared | {"tasks": ["rte", "stsb"]},
+    )
+    assert both.module.encoder.config.pairs == "bi-encoder"
+
+
 @pytest.mark.parametrize(
     ("settings", "tasks", "message"),
     [
+        ({"pairs": ["stsb"]}, "rte,sst2", "unknown task with two texts 'stsb'"),
+        ({"pairs": ["sst2"]}, "rte,sst2", "unknown task with two texts 'sst2'"),
+        ({"pairs": ["rte"], "pair_head": "san"}, "rte", "pair_head=san"),
         ({"pair_head": "san"}, "rte", "pair_head=san"),
         ({"pooling": "pooler"}, "rte", "cannot use pooling=pooler"),
         ({}, "squad_v2", "question and context each by itself"),
@@ -165,3 +220,5 @@ def test_the_default_fits_encoder_and_rows(
     assert pairs(sentences, "rte,squad_v2", "d") == ("cross-encoder", "mean")
     monkeypatch.setattr("mtkd.jobs.refine._FEW_PAIRS", 20)
     assert pairs(sentences, "rte,sst2", "e") == ("cross-encoder", "mean")
+    assert pairs(sentences, "rte,stsb", "f") == (["stsb"], "mean"), "scores say how similar two texts are"
+    assert pairs(tmp_path / "f", "rte,stsb", "again-2") == (["stsb"], "mean")
