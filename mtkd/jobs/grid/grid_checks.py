@@ -61,8 +61,7 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     for task_spec, teacher in _taught(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
     for name, cell in grid.cells.items():
-        corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
-        for path in _of_each("corpus", corpus, grid.specs_of(name)):
+        for path in _of_each("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))
 
 
