@@ -20,7 +20,6 @@ from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
 from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
 from mtkd.recipes import recipe_command
-from tasks.common.errors import UserError
 from tasks.task_names import resolve, task_words
 
 
@@ -71,12 +70,9 @@ class CellJobs:
         return [self._job(name, [*argv, *self._common_options(name)], ())]
 
     def _finetune(self, name: str) -> list[Job]:
-        earlier, teacher = self.earlier(name), (self.inputs.teacher or "").replace("{task}", self.task_spec)
-        model = str(earlier[-1].out) if earlier else teacher
-        if not model:
-            raise UserError(
-                f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
-            )
+        earlier, teacher = self.earlier(name), self.inputs.teacher
+        assert earlier or teacher, "`check_inputs` must be called first"
+        model = str(earlier[-1].out) if earlier else str(teacher).replace("{task}", self.task_spec)
         step = CellStep(recipe=self.grid.recipe_of(name), set=settings_to_pass(self.grid, self.inputs, name))
         steps_of = self._steps_of(name)
         options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]

@@ -7,16 +7,11 @@ from pathlib import Path
 from mtkd.grids import Grid
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
 from mtkd.models.saved_model import is_saved_model, read_saved
-from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 
 
 def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Job | None:
-    """The run that refines the teacher of the runs with this seed; None if the grid refines none.
-
-    Raises:
-        UserError: no encoder is given.
-    """
+    """The run that refines the teacher of the runs with this seed; None if the grid refines none."""
     refine = grid.refine
     if refine is None or inputs.store:
         return None
@@ -33,21 +28,12 @@ def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Jo
 
 
 def text_job(grid: Grid, inputs: GridInputs, name: str, seed: int) -> Job | None:
-    """The run on plain text that a cell starts from (`first`); cells with the same settings share it.
-
-    Raises:
-        UserError: no plain text, or no encoder to learn from, is given.
-    """
+    """The run on plain text that a cell starts from (`first`); cells with the same settings share it."""
     first = grid.first_of(name)
     if first is None:
         return None
-    if inputs.text is None:
-        raise UserError("this grid starts students from plain text", hint="pass `text=FILE` with plain text")
-    encoder = _encoder(grid, inputs)
-    if encoder is None:
-        raise UserError(
-            "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
-        )
+    encoder = given_encoder(grid, inputs)
+    assert inputs.text is not None and encoder is not None, "`check_inputs` must be called first"
     argv = ["distill", first.recipe, "--text", str(inputs.text), "--teacher", encoder]
     argv += ["--seed", str(seed), *setting_words(first.set)]
     out = inputs.out / "first" / f"{Path(first.recipe).stem}-{digest_bytes(*argv)[:12]}"
@@ -55,18 +41,13 @@ def text_job(grid: Grid, inputs: GridInputs, name: str, seed: int) -> Job | None
 
 
 def encoder_to_refine(grid: Grid, inputs: GridInputs, task_spec: str) -> str:
-    """The pretrained encoder that becomes the teacher, or that a cell with a recipe for refining trains.
-
-    Raises:
-        UserError: none is given.
-    """
-    name = _encoder(grid, inputs)
-    if name is None:
-        raise UserError("the grid refines an encoder, but none is given", hint="pass `encoder=NAME`")
+    """The pretrained encoder that becomes the teacher, or that a cell with a recipe for refining trains."""
+    name = given_encoder(grid, inputs)
+    assert name is not None, "`check_inputs` must be called first"
     return name.replace("{task}", task_spec)
 
 
-def _encoder(grid: Grid, inputs: GridInputs) -> str | None:
+def given_encoder(grid: Grid, inputs: GridInputs) -> str | None:
     """The pretrained encoder that is given; else the grid's, or the one that the teacher started from."""
     if inputs.encoder or grid.refine:
         return inputs.encoder or (grid.refine.encoder if grid.refine else None)
