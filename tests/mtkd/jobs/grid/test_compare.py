@@ -397,7 +397,7 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", grid_names())
 def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
     first = load_grid(name, {}, {}).tasks[0]
-    grid = load_grid(name, {"tasks": [first], "seeds": [1]}, {})
+    grid = load_grid(name, {"tasks": [first], "seeds": [1], "refine": None}, {})  # a teacher is given
     planned = plan_runs(grid, replace(HERE, out=tmp_path / "out"))
     runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
     assert len(planned) == runs * len(grid.seeds)
