@@ -59,6 +59,7 @@ __all__ = [
     "repair_store",
     "report_html",
     "report_knowledge",
+    "report_plot",
     "run_pipeline",
     "show_recipe",
     "store_info",
@@ -95,6 +96,8 @@ _MODULES = {
     "mtkd.api.reporting": (
         "report_html",
         "report_knowledge",
+        "report_plot",
+        "report_plot",
     ),
     "mtkd.api.suggesting": ("suggest_students",),
     "mtkd.api.catalogue": (
@@ -154,7 +157,7 @@ if TYPE_CHECKING:
     from mtkd.api.hub import pull, push
     from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, verify
     from mtkd.api.model import Model, load
-    from mtkd.api.reporting import report_html, report_knowledge
+    from mtkd.api.reporting import report_html, report_knowledge, report_plot
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info
     from mtkd.api.suggesting import suggest_students
     from mtkd.api.training import finetune, refine

@@ -55,6 +55,14 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
     return list(chosen.values())
 
 
+def task_words(spec: str) -> list[str]:
+    """The words that name the single tasks of comma-separated ones; paths of task files stay paths."""
+    names: list[str] = []
+    for word in filter(None, map(str.strip, spec.split(","))):
+        names += [word] if word.endswith(".toml") else [task.name for task in resolve(word)]
+    return names
+
+
 def refuse_group_name(where: Path | str, name: str) -> None:
     """Raise UserError if a task has the name of a group; `where`: start of the message, such as the file."""
     if name in GROUPS:

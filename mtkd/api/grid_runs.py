@@ -10,7 +10,6 @@ from mtkd.api.argument_types import RecordedData, Settings, UnlabelledFiles
 from mtkd.api.training_request import file_names
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
-from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
     from mtkd.jobs.grid.compare_table import Table
@@ -122,8 +121,6 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     if loaded.refine and arguments["teacher"]:
         loaded = load_grid(str(grid), changes | {"refine": None}, *cells)
         arguments["say"](f"the grid's [refine] is skipped: its cells use the teacher {arguments['teacher']}")
-    if not (arguments["teacher"] or arguments["store"] or loaded.refine) and loaded.needs_teacher:
-        raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: arguments[name] for name in names}
     models = ("teacher", "encoder", "store", "corpus")

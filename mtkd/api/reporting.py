@@ -71,3 +71,26 @@ def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     from mtkd.evaluation.knowledge_curve import plot_knowledge, read_points
 
     return plot_knowledge(read_points([Path(run) for run in runs]), Path(out))
+
+
+@checked
+@remote_paths("comparisons", out="out")
+def report_plot(comparisons: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
+    """Plot the trained rows of several finished comparisons together: score against time and size.
+
+    Args:
+        comparisons: files compare.json of `compare`, or the directories that hold them. They must have the
+            same tasks. Rows of the same name are told apart by the titles of the comparisons.
+        out: the plot; a .png, .svg or .pdf file.
+        overwrite: replace the file `out`.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: a comparison cannot be read or is given twice, they have different tasks or were timed
+            differently, fewer than two rows can be plotted, or `out` exists or has another suffix.
+    """
+    from mtkd.reporting.comparison_plot import plot_comparisons
+
+    return plot_comparisons([Path(file) for file in comparisons], Path(out), overwrite=overwrite)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mtkd.cli.flags import as_options
 from mtkd.cli.options import (
     PATH,
     data_option,
     echo,
     eval_limit_option,
     limit_option,
-    out_option,
     report_options,
     say,
     show,
@@ -28,9 +22,6 @@ from mtkd.cli.options import (
     unlabelled_option,
 )
 from tasks.common.errors import UserError, brief
-
-if TYPE_CHECKING:
-    from mtkd.jobs.grid.grid_plan import PlannedRun
 
 _ALL = "all"  # in place of a grid: all built-in grids
 
@@ -53,7 +44,7 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may contain {task}, too"
 )
-@out_option
+@click.option("--out", metavar="DIR", type=PATH, help="output directory; not needed with --dry-run")
 @click.option(
     "--text",
     type=PATH,
@@ -102,7 +93,11 @@ _ALL = "all"  # in place of a grid: all built-in grids
     metavar="N",
     help="number of runs at the same time; the CPU cores are divided among them",
 )
-@click.option("--dry-run", is_flag=True, help="only print the commands")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="only print the commands, with placeholders such as TEACHER for options that are missing",
+)
 @report_options
 def compare(
     grid: str | None,
@@ -118,23 +113,24 @@ def compare(
 
     A cell is a recipe with settings, and becomes a row of these tables. GRID is a TOML file, or the name of a
     built-in grid for a table of a paper, such as mlkd-table-7. docs/compare.md describes the format and lists
-    the names. Without GRID, --dry-run prints one command per built-in grid; with the word all as GRID, it
-    prints the commands of all their runs. Finished runs are not repeated, and a run that fails does not stop
-    the others. A second table has each cell's difference to the reference with its 95% interval (paired
+    the names. With --dry-run, GRID may be left out to print one command per built-in grid, or be the word all
+    to print the commands of all their runs. Finished runs are not repeated, and a run that fails does not
+    stop the others. A second table has each cell's difference to the reference with its 95% interval (paired
     bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
+    from mtkd.cli.comparison_dry_run import print_all_grids, print_grid
     from mtkd.grids import grid_names
     from mtkd.jobs.grid.compare import run_grid
     from mtkd.jobs.grid.compare_table import METRICS_TITLE
-    from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
+    arguments = {**options, "tasks": tasks, "seeds": _numbers(seeds), "settings": parse_set(sets), "say": say}
     if grid == _ALL and not dry_run:
         hint = f"`mtkd compare {_ALL} --dry-run ...`"
         raise UserError("the commands of all built-in grids can only be printed", hint=hint)
     if dry_run and grid in (None, _ALL):
-        _print_all_grids(options, tasks, _numbers(seeds), parse_set(sets), one_command=grid is None)
+        print_all_grids(arguments, one_command=grid is None)
         return
     if grid is None:
         raise UserError(
@@ -142,12 +138,13 @@ def compare(
             expected=f"a TOML file, or one of {', '.join(grid_names())}",
             hint="`mtkd compare --dry-run ...` prints a command for each of these",
         )
-    loaded, inputs = plan_grid(
-        grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets), say=say
-    )
     if dry_run:
-        _print_commands(plan_runs(loaded, inputs))
+        print_grid(grid, arguments)
         return
+    if options["out"] is None:
+        ctx = click.get_current_context()
+        raise click.MissingParameter(ctx=ctx, param=next(p for p in ctx.command.params if p.name == "out"))
+    loaded, inputs = plan_grid(grid, **arguments)
     result = run_grid(loaded, inputs, say, options["jobs"])
 
     def draw() -> None:
@@ -166,71 +163,6 @@ def compare(
     show(result.to_json(), json_file, draw)
     if any(row.failed for row in result.rows):
         raise SystemExit(1)
-
-
-def _commands(planned: Sequence[PlannedRun]) -> list[str]:
-    """The command lines of some runs, each once."""
-    jobs = dict.fromkeys(job for run in planned for job in run.jobs)
-    return [f"mtkd {shlex.join(job.command)}" for job in jobs]
-
-
-def _print_commands(planned: Sequence[PlannedRun]) -> None:
-    """Print the commands of some runs, and what stands for numbers of steps that are not known yet."""
-    commands = _commands(planned)
-    for command in commands:
-        echo(command)
-    if any("--steps 'STEPS OF " in command for command in commands):
-        say(
-            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
-            "command for some of its tasks takes their share"
-        )
-
-
-def _print_all_grids(
-    options: Mapping[str, Any],
-    tasks: Sequence[str],
-    seeds: Sequence[int],
-    settings: Mapping[str, Any],
-    *,
-    one_command: bool,
-) -> None:
-    """Print what each built-in grid reproduces, and its commands, or why it has none with these options.
-
-    Args:
-        one_command: True to print the command that runs the grid, instead of the commands of its runs.
-    """
-    from mtkd.api.grid_runs import plan_grid
-    from mtkd.grids import grid_names, load_grid
-    from mtkd.jobs.grid.grid_plan import plan_runs
-
-    for number, name in enumerate(grid_names()):
-        grid, out = load_grid(name, {}, {}), options["out"] / name
-        given = {**options, "out": out, "tasks": tasks, "seeds": seeds, "settings": settings, "say": say}
-        about = f"{grid.title}; {grid.source}"
-        blank = "\n" if number else ""
-        try:
-            planned = plan_runs(*plan_grid(name, **given))
-        except UserError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            echo(f"{blank}# {name}: {about}")
-            echo(as_options(f"# not with these options: {error.problem}{hint}"))
-            continue
-        echo(f"{blank}# {name} ({len(_commands(planned)):,} runs): {about}")
-        if one_command:
-            echo(shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, out)]))
-        else:
-            _print_commands(planned)
-    if one_command:
-        say(f"\nadd --dry-run to print the commands of one grid; `mtkd compare {_ALL} --dry-run` prints all")
-
-
-def _words_for_grid(words: Sequence[str], name: str, out: Path) -> list[str]:
-    """The words of a dry run without a grid as those that run this grid, with another output directory."""
-    command, *given = [word for word in words if word != "--dry-run"]
-    places = [n for n, word in enumerate(given) if word == "--out" or word.startswith("--out=")]
-    for place in reversed(places):
-        del given[place : place + (2 if given[place] == "--out" else 1)]
-    return [command, name, *given, "--out", str(out)]
 
 
 def _numbers(seeds: str | None) -> list[int]:

@@ -45,7 +45,7 @@ _OF_TRAINING = ("torch", "transformers", "safetensors")  # not needed to run exp
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
         "compare": ("mtkd.cli.comparison:compare", "run a grid of recipes and settings and print one table"),
-        "report": ("mtkd.cli.reports:report", "`report html|knowledge`: a page or plots of finished runs"),
+        "report": ("mtkd.cli.reports:report", "`report html|knowledge|plot`: a page or plots of runs"),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
         "predict": ("mtkd.cli.prediction:predict", "predict labels for a file, or write a GLUE submission"),

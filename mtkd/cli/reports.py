@@ -1,4 +1,4 @@
-"""`mtkd report html` and `mtkd report knowledge`."""
+"""`mtkd report html`, `mtkd report knowledge` and `mtkd report plot`."""
 
 from __future__ import annotations
 
@@ -94,3 +94,17 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
         say("plots: " + ", ".join(map(str, files)))
 
     show([point.to_json() for point in points], json_file, show_table)
+
+
+@report.command()
+@click.argument("comparisons", nargs=-1, required=True, type=PATH, metavar="COMPARISONS...")
+@click.option("--out", required=True, type=PATH, metavar="FILE", help="the plot to write: .png, .svg or .pdf")
+@click.option("--overwrite", is_flag=True, help="replace FILE")
+@quiet_option
+def plot(comparisons: tuple[Path, ...], out: Path, overwrite: bool) -> None:
+    """Plot all models of several finished comparisons: average score against time, size and training time.
+
+    COMPARISONS are the files compare.json that `mtkd compare` writes, or the directories that hold them. They
+    must have the same tasks. Rows of the same name are told apart by the titles of the comparisons.
+    """
+    say(f"plot: {mtkd.report_plot(comparisons, out, overwrite=overwrite)}")

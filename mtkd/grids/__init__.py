@@ -14,7 +14,7 @@ from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shor
 from tasks.common.reading import not_regular
 from tasks.common.records import parse_toml, read_toml
 
-__all__ = ["TEACHER", "Bench", "CellStep", "Grid", "grid_names", "load_grid"]
+__all__ = ["TEACHER", "Bench", "Cell", "CellStep", "Grid", "grid_names", "load_grid"]
 
 
 def grid_names() -> list[str]:

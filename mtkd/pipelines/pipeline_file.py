@@ -10,13 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.grid.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
 from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
-from tasks.task_names import resolve
+from tasks.task_names import resolve, task_words
 
 # What a file may set once, for all steps whose commands have an option of this name.
 COMMON = ("data", "tasks", "seed", "device", "precision", "limit", "eval-limit")

@@ -55,7 +55,7 @@ class Step:
         """A step with its output, in `folder` if the options do not name one."""
         allowed = parameters(find_command(command))
         key, suffix = ("out", "") if "out" in allowed and command != "store plan" else ("json", ".json")
-        suffix = ".html" if command == "report html" else suffix
+        suffix = {"report html": ".html", "report plot": ".png"}.get(command, suffix)
         options = dict(options)
         if key not in allowed:
             raise UserError(f"`mtkd {command}` writes no result")

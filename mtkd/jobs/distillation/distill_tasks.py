@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
-from mtkd.jobs.distillation.find_teachers import logits_directory
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
+from mtkd.jobs.distillation.task_teachers import TaskTeachers
 from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.distillation.unlabelled_rows import (
-    cache_folders,
     check_fraction,
     check_soft_labelled,
     confident_rows,
@@ -32,11 +31,9 @@ from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
-from mtkd.outputs import LOGITS, OutputSpec
+from mtkd.outputs import OutputSpec
 from mtkd.settings import Stage
-from mtkd.teachers.cached_logits import cache_logits
-from mtkd.teachers.group import AveragedLogits, TeacherByTask
-from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
+from mtkd.teachers.teacher_sources import CachedLogits, TeacherSource
 from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
@@ -47,7 +44,6 @@ from tasks.common.errors import UserError
 from tasks.common.progress import say
 from tasks.common.sha256 import digest_file
 from tasks.data.corpus_reader import read_corpus
-from tasks.data.soft_labels import require_soft_labels
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
@@ -62,12 +58,14 @@ class TaskDistillation(StagedJob):
     Attributes:
         unlabelled: the rows without labels that are added; None if no loss can use them.
         student: a student passed as an object.
+        teachers: those that run while the student is trained, set by `prepare`.
         store_rows: task -> position of each training row in the knowledge store.
     """
 
     corpus: Path | None
     unlabelled: UnlabelledRequest | None
     student: nn.Module | None
+    teachers: TaskTeachers = field(init=False)
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
@@ -104,6 +102,7 @@ class TaskDistillation(StagedJob):
         if self._store:
             parts = self.rows.data.parts
             self.store_rows = {part.task.name: find_stored_rows(*self._store, part.train) for part in parts}
+        self.teachers = TaskTeachers(self.request, self.accelerator, self.validated, self.prepared, self.rows)
         n_train = self.rows.data.n_train
         for stage, objective in self.validated.stages:
             weigh_classes(objective, stage.train, self.rows.data)
@@ -171,13 +170,13 @@ class TaskDistillation(StagedJob):
         if need != OutputSpec() and self._store:
             stored = StoredTeacher(*self._store, need, self.store_rows)
         elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
-            uses_cached_logits = self._uses_cached_logits(need)
+            uses_cached_logits = self.teachers.uses_cached_logits(need)
             runs_teacher = not uses_cached_logits
-        source = self._online_teacher(need) if runs_teacher else stored
-        batches = self._batches(stage.train, stored, self._teacher_reader() if runs_teacher else None)
+        source = self.teachers.online(need) if runs_teacher else stored
+        batches = self._batches(stage.train, stored, self.teachers.reader() if runs_teacher else None)
 
         def open_teacher() -> TeacherSource:
-            teacher = self._load_cached_logits(stage) if uses_cached_logits else source
+            teacher = self.teachers.cached_logits(stage.train) if uses_cached_logits else source
             assert teacher is not None
             if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
                 self._drop_unsure(stage, batches, min_confidence, teacher)
@@ -188,13 +187,6 @@ class TaskDistillation(StagedJob):
         trains_heads = objective.student_need.logits
         evaluate = self._evaluator(stage.train, self.prepared.student) if trains_heads else None
         return StageInputs(batches, evaluate, open_teacher if uses_cached_logits or source else None)
-
-    def _teacher_reader(self) -> Reader:
-        """How the teachers read their tasks; all have the same tokeniser."""
-        teacher_ref, model = self.validated.teacher, self.prepared.teachers[0].model
-        assert teacher_ref is not None, "a teacher is run"
-        tasks, info = self.validated.tasks, model.info
-        return teacher_ref.config.reader(model.tokeniser, tasks, info.max_length, info.stride)
 
     def _batches(
         self, train: TrainSettings, stored: StoredTeacher | None, teacher_reader: Reader | None
@@ -219,7 +211,7 @@ class TaskDistillation(StagedJob):
         """Refuse workers that would have nothing to do, or could not load a teacher; raises UserError."""
         teachers, stages = self.prepared.teachers, self.stages
         computed = any(
-            self._uses_cached_logits(o.teacher_need) or s.train.min_confidence is not None
+            self.teachers.uses_cached_logits(o.teacher_need) or s.train.min_confidence is not None
             for s, o, _ in stages
         )
         if not (teachers and computed):
@@ -231,22 +223,15 @@ class TaskDistillation(StagedJob):
         for teacher in teachers:
             teacher.ref.for_workers()
 
-    def _uses_cached_logits(self, need: OutputSpec) -> bool:
-        """True if the teacher's outputs that a stage needs are logits that are computed before it."""
-        return need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
-
-    @property
-    def _several_teachers(self) -> bool:
-        """True if not all logits come from one teacher."""
-        return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
-
     def _drop_unsure(
         self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
     ) -> None:
         """Leave out the rows without labels of which the teacher is not sure, and record how many."""
         logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
-            cached = teacher if isinstance(teacher, CachedLogits) else self._load_cached_logits(stage)
+            cached = (
+                teacher if isinstance(teacher, CachedLogits) else self.teachers.cached_logits(stage.train)
+            )
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
         kept_rows = confident_rows(self.rows.data, logits, min_confidence)
         batches.keep({name: np.flatnonzero(mask) for name, mask in kept_rows.items()})
@@ -256,53 +241,3 @@ class TaskDistillation(StagedJob):
                 f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
                 f"{min_confidence:.0%} sure"
             )
-
-    def _online_teacher(self, need: OutputSpec) -> TeacherSource:
-        """The teachers, run on every batch of their tasks; all of them read the same tokens."""
-        precision = self.settings.teacher.precision
-        sources = {
-            name: OnlineTeacher(teacher.model, need, precision)
-            for teacher in self.prepared.teachers
-            for name in teacher.tasks
-        }
-        return TeacherByTask(sources)
-
-    def _load_cached_logits(self, stage: Stage) -> CachedLogits:
-        """The logits of all teachers, computed once and cached for later students, averaged by task."""
-        settings, data = self.settings.teacher, self.rows.data
-        by_task: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
-        for task_data in data.parts:
-            name = task_data.task.name
-            if name in self.validated.soft_labelled:
-                by_task[name].append(require_soft_labels(task_data.task, task_data.train))
-        for teacher in self.prepared.teachers:
-            model, workers = teacher.model, self.request.workers
-            if not workers.in_other_processes:
-                model.to(self.accelerator.device)
-            logits = cache_logits(
-                model,
-                {name: data.tasks[name] for name in teacher.tasks},
-                self.rows.train(
-                    replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
-                ),
-                logits_directory(teacher.ref, self.request.out),
-                {
-                    part.task.name: cache_folders(data, part, f"{settings.precision}-{model.info.max_length}")
-                    for part in data.parts
-                    if part.task.name in teacher.tasks
-                },
-                self.accelerator,
-                precision=settings.precision,
-                batch_size=stage.train.eval_batch_size,
-                workers=workers,
-                load=teacher.ref.loader(model.info.max_length) if workers.in_other_processes else None,
-            )
-            model.cpu()  # it is not run in this stage; free the GPU memory
-            for name, values in logits.items():
-                by_task[name].append(values)
-        return CachedLogits(
-            {
-                name: AveragedLogits(data.tasks[name], sources, settings.average)
-                for name, sources in by_task.items()
-            }
-        )

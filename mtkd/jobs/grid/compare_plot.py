@@ -1,48 +1,85 @@
-"""The plot of a grid: the average score against inference time, size and training time."""
+"""The plot of trained models: the average score against inference time, size and training time."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.jobs.grid.compare_table import Row, Table
+from tasks.common.files import atomic_path
 
-_LEGEND_COLUMNS, _MARKERS = 4, "os^Dv"
+_LEGEND_COLUMNS, _LEGEND_CHARACTERS, _MARKERS = 4, 150, "os^Dv"
+
+
+@dataclass(frozen=True)
+class PlottedModel:
+    """A point of each panel.
+
+    Attributes:
+        score: the average over tasks, in points.
+        ms: the inference time of a batch in milliseconds.
+        parameters: the number of weights.
+        seconds: the mean training time.
+    """
+
+    name: str
+    score: float
+    ms: float
+    parameters: int
+    seconds: float
 
 
 def plot_table(table: Table, path: Path) -> Path | None:
-    """Plot the average score of every trained row against its costs, one panel for each cost.
-
-    A grey line joins the Pareto front: the rows that no other equals in score at a lower or equal cost. A
-    dotted line is the best constant prediction.
+    """Plot every trained row of a grid's table; for the arguments and the plot see `plot_models`.
 
     Returns:
         The file, or None if fewer than two rows have a score and a measured inference time.
     """
+    bench = table.grid.bench
+    scores = {row.name: 100 * row.average(table.tasks) for row in table.rows}
+    models = [
+        _model_of(row, scores[row.name], bench.batches[0])
+        for row in table.rows
+        if row.ms and not math.isnan(scores[row.name])
+    ]
+    if len(models) < 2:
+        return None
+    constants = [scores[row.name] for row in table.rows if row.name == CONSTANT]
+    return plot_models(models, constants, f"{bench.batches[0]} rows of {bench.seq_len} tokens", path)
+
+
+def plot_models(models: Sequence[PlottedModel], constants: Sequence[float], batch: str, path: Path) -> Path:
+    """Plot the average score of models against their costs, one panel for each cost.
+
+    A grey line joins the Pareto front: the models that no other equals in score at a lower or equal cost.
+
+    Args:
+        constants: scores of the best constant prediction, in points; a dotted line for each.
+        batch: what the inference time is for, such as "64 rows of 128 tokens".
+        path: its suffix is the format.
+
+    Returns:
+        The file.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    rows = [row for row in table.rows if row.ms and not math.isnan(row.average(table.tasks))]
-    if len(rows) < 2:
-        return None
-    batch = table.grid.bench.batches[0]
-    scores = {row.name: 100 * row.average(table.tasks) for row in rows}
-    height = 3.6 + 0.2 * math.ceil(len(rows) / _LEGEND_COLUMNS)
-    figure = Figure(figsize=(12, height), layout="constrained")
+    scores = {model.name: model.score for model in models}
+    columns = max(1, min(_LEGEND_COLUMNS, _LEGEND_CHARACTERS // (8 + max(map(len, scores)))))
+    figure = Figure(figsize=(12, 3.6 + 0.2 * math.ceil(len(models) / columns)), layout="constrained")
     axes = figure.subplots(1, len(_COSTS), sharey=True)
-    constant = [100 * row.average(table.tasks) for row in table.rows if row.name == CONSTANT]
     for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
-        costs = {row.name: cost(row, batch) for row in rows}
+        costs = {model.name: cost(model) for model in models}
         for number, (name, score) in enumerate(scores.items()):
             marker = _MARKERS[number // 10 % len(_MARKERS)]  # colours repeat after 10
             axis.plot(costs[name], score, marker, ms=8, color=f"C{number % 10}", label=name)
         front = pareto_front(costs, scores)
         axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
-        for score in constant:
+        for score in constants:
             axis.axhline(score, color="0.7", ls=":", lw=1)
         axis.set_xscale("log")
         wide_range = max(costs.values()) > 50 * min(costs.values())
@@ -50,11 +87,12 @@ def plot_table(table: Table, path: Path) -> Path | None:
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.margins(x=0.1, y=0.1)
-        axis.set_xlabel(label.format(batch=batch, tokens=table.grid.bench.seq_len))
+        axis.set_xlabel(label.format(batch=batch))
     axes[0].set_ylabel("average score, points")
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
-    figure.savefig(path, dpi=110)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110, format=path.suffix.removeprefix("."))
     return path
 
 
@@ -67,8 +105,12 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
     return front
 
 
-_COSTS: Mapping[str, Callable[[Row, int], Any]] = {
-    "inference, ms for {batch} rows of {tokens} tokens": lambda row, batch: row.ms[batch],
-    "million parameters": lambda row, batch: (row.parameters or 0) / 1e6,
-    "training, minutes": lambda row, batch: statistics.fmean(row.seconds) / 60,
+def _model_of(row: Row, score: float, batch: int) -> PlottedModel:
+    return PlottedModel(row.name, score, row.ms[batch], row.parameters or 0, statistics.fmean(row.seconds))
+
+
+_COSTS: Mapping[str, Callable[[PlottedModel], float]] = {
+    "inference, ms for {batch}": lambda model: model.ms,
+    "million parameters": lambda model: model.parameters / 1e6,
+    "training, minutes": lambda model: model.seconds / 60,
 }

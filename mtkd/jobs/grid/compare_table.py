@@ -119,6 +119,7 @@ class Table:
             "title": self.grid.title,
             "tasks": self.tasks,
             "reference": self.grid.reference_row,
+            "bench": self.grid.bench.model_dump(),
             "rows": rows,
             "commands": self.commands,
             "notes": self.notes,

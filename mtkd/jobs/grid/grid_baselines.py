@@ -11,7 +11,7 @@ from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import encoder_of, teachers_by_task
 from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
-from mtkd.jobs.grid.grid_plan import encoder_to_refine
+from mtkd.jobs.grid.start_jobs import encoder_to_refine
 from mtkd.models.saved_model import saved_in
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows

@@ -9,6 +9,7 @@ from pathlib import Path
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
@@ -26,20 +27,68 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
     """Check that corpus, rows without labels, teacher and the order of its labels suit the cells.
 
     Raises:
-        UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels,
+        UserError: an input that a cell needs is missing, no cell can learn from the rows without labels,
             labels are given for a task that no teacher is asked for, or the teacher has no head, or other
             labels, for a task whose logits a cell learns from.
     """
-    cell_name = next((name for name, cell in grid.cells.items() if cell.corpus is True), None)
-    if cell_name is not None and inputs.corpus is None:
-        raise UserError(
-            f"the cell {cell_name!r} trains on an augmented corpus, but none is given",
-            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={cell_name}`",
-        )
+    _require_inputs(grid, inputs)
     _check_unlabelled(grid, inputs)
     _check_teacher_labels(grid, inputs)
     for task_spec, teacher in _taught(grid, inputs):
         _check_local_teachers(teacher, resolve(task_spec), inputs)
+
+
+def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
+    """Attribute -> error, for each attribute of `inputs` that the grid needs and that is None."""
+    missing = {}
+    if error := _missing_teacher(grid, inputs):
+        missing["teacher"] = error
+    for name, cell in grid.cells.items():
+        if cell.corpus is True and inputs.corpus is None:
+            missing["corpus"] = UserError(
+                f"the cell {name!r} trains on an augmented corpus, but none is given",
+                hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={name}`",
+            )
+            break
+    from_text = any(map(grid.first_of, grid.cells))
+    if from_text and inputs.text is None:
+        missing["text"] = UserError(
+            "this grid starts students from plain text", hint="pass `text=FILE` with plain text"
+        )
+    if given_encoder(grid, inputs) is None:
+        if from_text:
+            missing["encoder"] = UserError(
+                "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
+            )
+        elif (grid.refine and not inputs.store) or "refine" in _commands(grid):
+            missing["encoder"] = UserError(
+                "the grid refines an encoder, but none is given", hint="pass `encoder=NAME`"
+            )
+    return missing
+
+
+def _require_inputs(grid: Grid, inputs: GridInputs) -> None:
+    for error in missing_inputs(grid, inputs).values():
+        raise error
+
+
+def _missing_teacher(grid: Grid, inputs: GridInputs) -> UserError | None:
+    if inputs.teacher or (grid.refine and not inputs.store):
+        return None
+    for name in grid.cells if inputs.store else ():
+        if recipe_command(grid.recipe_of(name)) == "finetune" and not grid.first_of(name):
+            problem = f"the cell {name!r} fine-tunes the teacher, but none is given"
+            return UserError(problem, hint="pass `teacher=DIR`")
+    if inputs.store or not grid.needs_teacher:
+        return None
+    return UserError(
+        "a grid needs a teacher", hint="pass `teacher=DIR|NAME`, or `store=DIR` of its knowledge"
+    )
+
+
+def _commands(grid: Grid) -> set[str]:
+    """The commands that train the models of the cells."""
+    return {recipe_command(grid.recipe_of(name)) for name in grid.cells}
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
@@ -48,8 +97,10 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     A teacher that is named on the hub is downloaded.
 
     Raises:
-        UserError: a file, directory or model does not exist or is of another kind, or `out` is a file.
+        UserError: an input is missing; a file, directory or model does not exist or is of another kind; or
+            `out` is a file.
     """
+    _require_inputs(grid, inputs)
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", hint="name a directory with `out`")
     if inputs.text is not None and not inputs.text.exists():
@@ -61,8 +112,7 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     for task_spec, teacher in _taught(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
     for name, cell in grid.cells.items():
-        corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
-        for path in _of_each("corpus", corpus, grid.specs_of(name)):
+        for path in _of_each("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))
 
 

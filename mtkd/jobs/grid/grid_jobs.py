@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtkd.grids import Cell
 from mtkd.teachers.label_lists import label_list
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
@@ -63,6 +64,10 @@ class GridInputs:
         options = [option for source in sources for option in ("--data", source)]
         limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
         return options + [option for name, value in limits if value for option in (name, str(value))]
+
+    def corpus_of(self, cell: Cell) -> str | None:
+        """The augmented corpus that a cell trains on: its own, or the given one; None if it uses none."""
+        return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
     def unlabelled_words(self, spec: str) -> list[str]:
         """The options of a command that name the rows without labels of its tasks, and how many are used."""

@@ -98,6 +98,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "refine": training.refine,
     "report html": mtkd.report_html,
     "report knowledge": mtkd.report_knowledge,
+    "report plot": mtkd.report_plot,
     "run": mtkd.run_pipeline,
     "store build": stores.build_store,
     "store info": stores.store_info,

@@ -66,7 +66,7 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
         found.append({name: rows[np.arange(len(rows))] for name, rows in logits.items()})
         return CachedLogits(logits)
 
-    monkeypatch.setattr("mtkd.jobs.distillation.distill_tasks.CachedLogits", kept)
+    monkeypatch.setattr("mtkd.jobs.distillation.task_teachers.CachedLogits", kept)
     return found
 
 

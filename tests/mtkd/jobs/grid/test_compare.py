@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -367,11 +368,13 @@ def test_a_grid_of_refined_encoders_needs_no_teacher(mtkd: Callable, tmp_path: P
     file = tmp_path / "grid.toml"
     cells = '[cells.slow]\n[cells.fast]\nset = { "train.lr" = 1e-3 }\n'
     file.write_text('title = "Rates"\nrecipe = "refine"\ntasks = ["rte"]\n' + cells)
-    words = ("compare", file, "--data", "pocket", "--out", tmp_path / "out", "--dry-run")
-    done = mtkd(*words, "--encoder", "minilm")
+    words = ("compare", file, "--data", "pocket", "--out", tmp_path / "out")
+    done = mtkd(*words, "--encoder", "minilm", "--dry-run")
     assert done.code == 0 and done.out.count("mtkd refine --recipe refine --tasks rte --encoder minilm") == 2
+    assert mtkd(*words, "--dry-run").out == done.out.replace("minilm", "ENCODER")
     done = mtkd(*words)
     assert done.code == 2 and "the grid refines an encoder, but none is given" in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +397,7 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", grid_names())
 def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
     first = load_grid(name, {}, {}).tasks[0]
-    grid = load_grid(name, {"tasks": [first], "seeds": [1]}, {})
+    grid = load_grid(name, {"tasks": [first], "seeds": [1], "refine": None}, {})  # a teacher is given
     planned = plan_runs(grid, replace(HERE, out=tmp_path / "out"))
     runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
     assert len(planned) == runs * len(grid.seeds)
@@ -413,6 +416,52 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
         parsed = cli.get_command(click.Context(cli), command).make_context(command, given).params
         task = parsed.get("task") or parsed.get("tasks") or ""
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
+
+
+# Options that a grid needs, and what else a dry run says about them.
+NEEDS = {
+    "mlkd-table-8": {"teacher": "--teacher DIR|NAME, or --store DIR of its knowledge"},
+    "mkd-table-2": {
+        "teacher": "--teacher DIR|NAME",
+        "corpus": "--corpus DIR made by mtkd augment, or leave the cell out with --without",
+    },
+    "minilmv2-table-8": {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_dry_run_needs_no_option(
+    name: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bare = mtkd("compare", name, "--dry-run")
+    assert bare.code == 0, bare.err
+    values = {option: f"my-{option}" for option in NEEDS[name]}
+    options = [word for option, value in values.items() for word in (f"--{option}", value)]
+    given = mtkd("compare", name, "--dry-run", *options, "--out", name)
+    assert given.code == 0 and given.err == "" and "my-" in given.out
+    plain = re.sub(r"first/[\w-]+", "first", bare.out)  # the directory has a digest of the command
+    assert plain == re.sub(r"my-(\w+)", lambda m: m[1].upper(), re.sub(r"first/[\w-]+", "first", given.out))
+    for option, hint in NEEDS[name].items():
+        assert f"{option.upper()} is a placeholder: for a run, pass {hint}" in bare.err
+    assert "the directory is named after the grid: for a run, pass --out DIR" in bare.err
+    assert not [*tmp_path.iterdir()], "a dry run writes nothing"
+
+    run = mtkd("compare", name, "--out", "out")
+    assert run.code == 2 and not [*tmp_path.iterdir()], "a run does need them"
+    for option in NEEDS[name]:
+        options = [word for other in NEEDS[name] if other != option for word in (f"--{other}", "x")]
+        assert f"--{option}" in mtkd("compare", name, "--out", "out", "--data", "pocket", *options).err
+    run = mtkd("compare", name, *options)
+    assert run.code == 2 and "the option --out is missing" in run.err
+
+
+def test_a_dry_run_prints_the_step_that_refines_the_teacher(mtkd: Callable, tmp_path: Path) -> None:
+    (tmp_path / "teaching.toml").write_text(MORE, encoding="utf-8")
+    done = mtkd("compare", tmp_path / "teaching.toml", "--dry-run", "--tasks", "rte")
+    assert done.code == 0 and "TEACHER" not in done.out + done.err
+    assert done.out.startswith("mtkd refine ") and "--out teaching/teacher/rte" in done.out
+    assert "--teacher teaching/teacher/rte" in done.out
 
 
 def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
@@ -440,7 +489,8 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     blocks = [block.splitlines() for block in short.out.split("\n\n")]
     assert [lines[0].split(" ")[1].rstrip(":") for lines in blocks] == few
     assert all(len(lines) == 2 for lines in blocks)
-    assert "# not with these options: the cell '2 single-task distilled" in short.out, "it needs a corpus"
+    two = shlex.split(next(lines for lines in blocks if "# mkd-table-2" in lines[0])[1])
+    assert two[-4:] == ["--corpus", "CORPUS", "--out", f"{tmp_path}/out/mkd-table-2"], "it needs a corpus"
     summary, command = next(lines for lines in blocks if "# mlkd-table-8" in lines[0])
     assert summary.startswith("# mlkd-table-8 (2 runs): Two stages or one (MLKD-BERT table 8); Zhang et al.")
     out = ("--out", f"{tmp_path}/out/mlkd-table-8")
@@ -454,6 +504,11 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
     assert len(commands) == len(one.out.splitlines())
     assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
+    everything = mtkd("compare", "all", "--dry-run", "--tasks", "rte")
+    blocks = [block.splitlines() for block in everything.out.split("\n\n")]
+    for name, (heading, *commands) in zip(few, blocks, strict=True):
+        one = mtkd("compare", name, "--dry-run", "--tasks", "rte")
+        assert heading.startswith(f"# {name} ") and commands == one.out.splitlines(), name
     unprinted = mtkd("compare", "all", *words[1:], *models)
     assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
@@ -509,7 +564,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
         for task in ("sst2", "cola")
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
-        plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
+        plan_runs(*plan_grid(**given | {"grid": "mkd-table-3", "tasks": []}))
 
 
 def test_a_given_teacher_replaces_the_one_that_a_grid_refines(

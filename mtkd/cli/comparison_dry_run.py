@@ -1,0 +1,107 @@
+"""What `mtkd compare --dry-run` prints: the commands of one grid, of all, or one command for each grid."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtkd.cli.flags import as_options
+from mtkd.cli.options import echo, say
+from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
+from mtkd.jobs.grid.placeholders import with_placeholders
+from tasks.common.errors import UserError
+
+
+def print_grid(name: str, options: Mapping[str, Any]) -> None:
+    """Print the commands of a grid's runs, and which of their words stand for missing options.
+
+    Args:
+        options: the arguments of `mtkd.compare`; `out` may be None.
+    """
+    planned, hints = _plan(name, options, out=options["out"] or Path(Path(name).stem))
+    _print_commands(planned)
+    _print_notes(planned, hints, without_out=options["out"] is None)
+
+
+def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
+    """Print what each built-in grid reproduces, and its commands, or why it has none with these options.
+
+    Args:
+        options: the arguments of `mtkd.compare`; `out` may be None.
+        one_command: True to print the command that runs the grid, instead of the commands of its runs.
+    """
+    from mtkd.grids import grid_names, load_grid
+
+    all_runs: list[PlannedRun] = []
+    all_hints: dict[str, str] = {}
+    for number, name in enumerate(grid_names()):
+        grid, out = load_grid(name, {}, {}), (options["out"] or Path()) / name
+        about = f"{grid.title}; {grid.source}"
+        blank = "\n" if number else ""
+        try:
+            planned, hints = _plan(name, options, out=out)
+        except UserError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            echo(f"{blank}# {name}: {about}")
+            echo(as_options(f"# not with these options: {error.problem}{hint}"))
+            continue
+        all_runs += planned
+        all_hints |= {key: all_hints.get(key, hint) for key, hint in hints.items()}
+        echo(f"{blank}# {name} ({len(_commands(planned)):,} runs): {about}")
+        if one_command:
+            echo(shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)]))
+        else:
+            _print_commands(planned)
+    _print_notes([] if one_command else all_runs, all_hints, without_out=options["out"] is None)
+    if one_command:
+        say("\nadd --dry-run to print the commands of one grid; `mtkd compare all --dry-run` prints all")
+
+
+def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[PlannedRun], dict[str, str]]:
+    """The runs of a grid, and for each input with a placeholder the hint that says how to give it."""
+    from mtkd.api.grid_runs import plan_grid
+
+    grid, inputs = plan_grid(name, **{**options, "out": out})
+    inputs, hints = with_placeholders(grid, inputs)
+    return plan_runs(grid, inputs), hints
+
+
+def _commands(planned: Sequence[PlannedRun]) -> list[str]:
+    """The command lines of some runs, each once."""
+    jobs = dict.fromkeys(job for run in planned for job in run.jobs)
+    return [f"mtkd {shlex.join(job.command)}" for job in jobs]
+
+
+def _print_commands(planned: Sequence[PlannedRun]) -> None:
+    for command in _commands(planned):
+        echo(command)
+
+
+def _print_notes(planned: Sequence[PlannedRun], hints: Mapping[str, str], *, without_out: bool) -> None:
+    """Say what the words in the commands stand for that are not known yet."""
+    for name, hint in hints.items():
+        say(f"{name.upper()} is a placeholder: for a run, {as_options(hint)}")
+    if without_out:
+        say("the directory is named after the grid: for a run, pass --out DIR")
+    if any("--steps 'STEPS OF " in command for command in _commands(planned)):
+        say(
+            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
+            "command for some of its tasks takes their share"
+        )
+
+
+def _words_for_grid(words: Sequence[str], name: str, missing: Sequence[str], out: Path) -> list[str]:
+    """The words of a dry run without a grid as those that run this grid, with another output directory.
+
+    Args:
+        missing: options that the grid needs and that are not among the words.
+    """
+    command, *given = [word for word in words if word != "--dry-run"]
+    places = [n for n, word in enumerate(given) if word == "--out" or word.startswith("--out=")]
+    for place in reversed(places):
+        del given[place : place + (2 if given[place] == "--out" else 1)]
+    placeholders = [word for option in missing for word in (f"--{option}", option.upper())]
+    return [command, name, *given, *placeholders, "--out", str(out)]

@@ -1,0 +1,149 @@
+"""The commands that train a cell's model: distill, refine or finetune with its recipe and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtkd.grids import CellStep, Grid
+from mtkd.jobs.grid.cell_length import (
+    covering_specs,
+    epoch_options,
+    settings_to_pass,
+    stage_weights,
+    stages_of,
+    steps_key,
+)
+from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
+from mtkd.recipes import recipe_command
+from tasks.task_names import resolve, task_words
+
+
+@dataclass(frozen=True)
+class CellJobs:
+    """The commands of the cells of a grid for one entry of its tasks and one seed."""
+
+    grid: Grid
+    inputs: GridInputs
+    task_spec: str
+    seed: int
+
+    def earlier(self, name: str) -> tuple[Job, ...]:
+        """The runs that a cell's run starts from: its teacher's and the one on plain text."""
+        return tuple(job for job in (self._teacher_job(), self._text_job(name)) if job)
+
+    def main(self, name: str) -> list[Job]:
+        """The runs that train a cell's model, without those before (`first`) and after (`then`)."""
+        command = recipe_command(self.grid.recipe_of(name))
+        return {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command](name)
+
+    def _teacher_job(self) -> Job | None:
+        return teacher_job(self.grid, self.inputs, self.task_spec, self.seed)
+
+    def _text_job(self, name: str) -> Job | None:
+        return text_job(self.grid, self.inputs, name, self.seed)
+
+    def _distill(self, name: str) -> list[Job]:
+        grid, inputs, task_spec = self.grid, self.inputs, self.task_spec
+        refined, from_text = self._teacher_job(), self._text_job(name)
+        argv = ["distill", grid.recipe_of(name), "--tasks", task_spec]
+        for option, path in (
+            ("--teacher", str(refined.out) if refined else inputs.teacher),
+            ("--store", inputs.store),
+            ("--corpus", inputs.corpus_of(grid.cells[name])),
+        ):
+            argv += [option, path.replace("{task}", task_spec)] if path else []
+        argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
+        argv += self._common_options(name)
+        argv += ["--init", str(from_text.out)] if from_text else []
+        unlabelled = inputs.unlabelled_words(task_spec)
+        argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
+        return [self._job(name, argv, self.earlier(name))]
+
+    def _refine(self, name: str) -> list[Job]:
+        argv = ["refine", "--recipe", self.grid.recipe_of(name), "--tasks", self.task_spec]
+        argv += ["--encoder", encoder_to_refine(self.grid, self.inputs, self.task_spec)]
+        return [self._job(name, [*argv, *self._common_options(name)], ())]
+
+    def _finetune(self, name: str) -> list[Job]:
+        earlier, teacher = self.earlier(name), self.inputs.teacher
+        assert earlier or teacher, "`check_inputs` must be called first"
+        model = str(earlier[-1].out) if earlier else str(teacher).replace("{task}", self.task_spec)
+        step = CellStep(recipe=self.grid.recipe_of(name), set=settings_to_pass(self.grid, self.inputs, name))
+        steps_of = self._steps_of(name)
+        options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
+        options += [] if steps_of else epoch_options(self.grid, self.inputs, name, self.task_spec)
+        needs = (*earlier, *steps_of)
+        return finetune_jobs(step, self.task_spec, model, options, self._directory(name), needs, steps_of)
+
+    def _job(self, name: str, argv: Sequence[str], earlier: tuple[Job, ...]) -> Job:
+        """The job of a command that trains one model on all tasks, with its length."""
+        out, steps_of = self._directory(name), self._steps_of(name)
+        if not steps_of:
+            length = epoch_options(self.grid, self.inputs, name, self.task_spec)
+            return Job((*argv, *length), out, earlier)
+        stages = stages_of(self.grid, name, self.task_spec)
+        weights = dict(zip((stage.name for stage in stages), stage_weights(stages), strict=True))
+        return Job(tuple(argv), out, (*earlier, *steps_of), steps_of, _task_names(self.task_spec), weights)
+
+    def _directory(self, name: str) -> Path:
+        return self.inputs.out / "runs" / file_name(name) / f"{file_name(self.task_spec)}-{self.seed}"
+
+    def _common_options(self, name: str) -> list[str]:
+        options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
+        options += setting_words(settings_to_pass(self.grid, self.inputs, name))
+        return [*options, "--out", str(self._directory(name))]
+
+    def _steps_of(self, name: str) -> tuple[Job, ...]:
+        """The runs whose steps a cell's run takes; empty if it has a length of its own.
+
+        With `epochs`, these are the runs of the reference that train the tasks, unless as many epochs of the
+        cell's rows are as many steps.
+        """
+        if other := self.grid.cells[name].steps_of:
+            return tuple(self.main(other)[:1])
+        if self.inputs.epochs is None:
+            return ()
+        reference = self._reference
+        if name == reference or self._steps_key(name) == self._steps_key(reference):
+            return ()
+        specs = covering_specs(self.grid.specs_of(reference), self.task_spec)
+        jobs = [CellJobs(self.grid, self.inputs, spec, self.seed) for spec in specs]
+        return tuple(job for cells in jobs for job in cells.main(reference))
+
+    def _steps_key(self, name: str) -> tuple[Any, ...]:
+        return steps_key(self.grid, self.inputs, name, self.task_spec)
+
+    @property
+    def _reference(self) -> str:
+        """The cell whose epochs are given: the reference, or the one whose steps the reference takes."""
+        cells, row = self.grid.cells, self.grid.reference_row
+        reference = row if row in cells else next(iter(cells))
+        return cells[reference].steps_of or reference
+
+
+def finetune_jobs(
+    step: CellStep,
+    task_spec: str,
+    model: str,
+    options: Sequence[str],
+    label: Path,
+    needs: tuple[Job, ...],
+    steps_of: tuple[Job, ...] = (),
+) -> list[Job]:
+    """The fine-tuning of a model: a job for each task, in directories whose names start with `label`'s."""
+    jobs = []
+    for task in task_words(task_spec):
+        out = label.with_name(f"{label.name}-{file_name(task)}")
+        argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
+        argv += [*options, *setting_words(step.set), "--out", str(out)]
+        jobs.append(Job(tuple(argv), out, needs, steps_of, _task_names(task)))
+    return jobs
+
+
+def _task_names(task_spec: str) -> tuple[str, ...]:
+    return tuple(task.name for task in resolve(task_spec))

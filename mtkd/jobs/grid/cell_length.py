@@ -1,0 +1,119 @@
+"""How long the run of a cell trains: its epochs, divided among stages, or the steps of other runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from mtkd.grids import Grid
+from mtkd.jobs.grid.grid_checks import learns_without_labels
+from mtkd.jobs.grid.grid_jobs import GridInputs, apportion
+from mtkd.recipes import load_settings, recipe_command
+from mtkd.settings import DistillSettings, Stage
+from mtkd.train_settings import TrainSettings
+from tasks.common.errors import UserError
+from tasks.task_names import resolve
+
+_LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
+
+
+def settings_to_pass(grid: Grid, inputs: GridInputs, name: str) -> dict[str, Any]:
+    """The settings of a cell, without those of its length if `epochs` or `steps_of` decides it."""
+    settings = grid.sets_of(name)
+    if not (inputs.epochs or grid.cells[name].steps_of):
+        return settings
+    return {key: value for key, value in settings.items() if not _LENGTH.search(key)}
+
+
+def epoch_options(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> list[str]:
+    """The options that make the stages of a cell's run last `epochs` epochs together.
+
+    Raises:
+        UserError: there are more stages than epochs.
+    """
+    epochs = inputs.epochs
+    if epochs is None:
+        return []
+    stages = stages_of(grid, name, task_spec)
+    if len(stages) < 2:
+        return ["--epochs", str(epochs)]
+    if epochs < len(stages):
+        raise UserError(
+            f"`epochs={epochs}` is less than one epoch for each stage of the cell {name!r}",
+            expected=f"{len(stages)} or more",
+        )
+    options = []
+    for stage, share in zip(stages, apportion(stage_weights(stages), epochs), strict=True):
+        if stage.train.steps is not None:
+            options += ["--set", f"stages.{stage.name}.train.steps=none"]
+        options += ["--set", f"stages.{stage.name}.train.epochs={share}"]
+    return options
+
+
+def stages_of(grid: Grid, name: str, task_spec: str) -> list[Stage]:
+    """The stages of a cell that distils, before `one_stage` merges them; of other cells none."""
+    settings = _settings(grid, name, task_spec)
+    if not isinstance(settings, DistillSettings):
+        return []
+    return settings.model_copy(update={"one_stage": False}).resolved_stages()
+
+
+def stage_weights(stages: Sequence[Stage]) -> list[int]:
+    """The proportions in which stages divide epochs or steps."""
+    lengths = [stage.train.epochs for stage in stages]
+    return [1 if "auto" in lengths else int(length) for length in lengths]
+
+
+def steps_key(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> tuple[Any, ...]:
+    """Cells with the same key train for the same number of steps in as many epochs of the same tasks."""
+    cell, settings = grid.cells[name], _settings(grid, name, task_spec)
+    rows = (cell.limit or inputs.limit, inputs.corpus_of(cell), learns_without_labels(grid, name))
+    return (*rows, _batches(settings), _text_lengths(settings, task_spec))
+
+
+def covering_specs(specs: Sequence[str], task_spec: str) -> list[str]:
+    """The entries of tasks that train the tasks of another; empty if they do not train each of them."""
+    if task_spec in specs:
+        return [task_spec]
+    wanted = {task.name for task in resolve(task_spec)}
+    trained = {spec: {task.name for task in resolve(spec)} & wanted for spec in specs}
+    if set().union(*trained.values()) != wanted:
+        return []
+    return [spec for spec, tasks in trained.items() if tasks]
+
+
+def _settings(grid: Grid, name: str, task_spec: str) -> Any:
+    recipe = grid.recipe_of(name)
+    return load_settings(recipe, recipe_command(recipe), grid.sets_of(name), task_spec)
+
+
+def _trains(settings: Any) -> list[TrainSettings]:
+    """The training settings of each stage."""
+    stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else [settings]
+    return [stage.train for stage in stages]
+
+
+def _batches(settings: Any) -> list[Any]:
+    """What decides the number of batches per epoch, for each stage; with its weight if that matters, too."""
+    batches = [
+        (
+            ("tokens", train.batch_tokens) if train.batch_tokens else ("rows", train.batch_size),
+            train.steps_per_epoch,
+            train.unlabelled_fraction,
+            train.min_confidence,
+        )
+        for train in _trains(settings)
+    ]
+    if len(set(batches)) == 1:  # however the epochs are divided, they have as many steps
+        return batches[:1]
+    return list(zip(batches, stage_weights(settings.resolved_stages()), strict=True))
+
+
+def _text_lengths(settings: Any, task_spec: str) -> list[Any]:
+    """The lengths of texts, where they decide the number of batches: by tokens, or by windows of spans."""
+    by_windows = any(task.kind == "span" for task in resolve(task_spec))
+    if not (by_windows or any(train.batch_tokens for train in _trains(settings))):
+        return []
+    reader = getattr(settings, "student", settings)
+    return [getattr(reader, key, None) for key in ("max_length", "stride", "vocabulary")]

@@ -1,0 +1,29 @@
+"""Words that a dry run prints in place of inputs that a grid needs and that are not given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mtkd.grids import Grid
+from mtkd.jobs.grid.grid_checks import missing_inputs
+from mtkd.jobs.grid.grid_jobs import GridInputs
+
+
+def with_placeholders(grid: Grid, inputs: GridInputs) -> tuple[GridInputs, dict[str, str]]:
+    """The inputs, with words such as TEACHER for those that the grid needs and that are None.
+
+    Commands with such words can be printed, but not run.
+
+    Returns:
+        The inputs; and attribute -> the hint that says how to give it, for each that has been filled.
+    """
+    missing = missing_inputs(grid, inputs)
+    words: dict[str, Any] = {name: name.upper() for name in missing}
+    if "text" in words:
+        words["text"] = Path(words["text"])
+    hints = {name: error.hint or "" for name, error in missing.items()}
+    if {"teacher", "encoder"} <= hints.keys():
+        hints["encoder"] += ", or leave it out to use the one that the teacher started from"
+    return replace(inputs, **words), hints
