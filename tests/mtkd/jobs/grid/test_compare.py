@@ -749,6 +749,23 @@ def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
     assert list(load_grid(str(file), {}, {}, ["slow", "three, labels"]).cells) == ["three"]
 
 
+def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(CONTROLS, encoding="utf-8")
+    sets = {"supervision": "teacher", "student.transformer.init": "teacher"}
+    grid = load_grid(str(file), {}, sets, ["slow"])
+    assert sets.items() <= grid.sets_of("three").items()
+    control = grid.sets_of("three, labels")
+    assert control["supervision"] == "labels" and control["student.transformer.init"] == "encoder"
+    with pytest.raises(UserError, match=r"(?s)this one does so itself.*leave the cell 'three, labels' out"):
+        load_grid(str(file), {}, {"supervision": "labels"})
+    alone = load_grid(str(file), {}, {"supervision": "labels"}, ["slow", "three, labels"])
+    assert list(alone.cells) == ["three"]
+    complaint = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(file), {}, {}, ["three"])
+
+
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [
