@@ -130,6 +130,8 @@ def compare(
     from mtkd.jobs.grid.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
+    if dry_run and json_file is not None:
+        raise UserError("--json has no effect with --dry-run, which prints commands", hint="leave one out")
     if grid == _ALL and not dry_run:
         hint = f"`mtkd compare {_ALL} --dry-run ...`"
         raise UserError("the commands of all built-in grids can only be printed", hint=hint)
@@ -198,11 +200,16 @@ def _print_all_grids(
 
     Args:
         one_command: True to print the command that runs the grid, instead of the commands of its runs.
+
+    Raises:
+        UserError: no grid has commands with these options.
     """
     from mtkd.api.grid_runs import plan_grid
     from mtkd.grids import grid_names, load_grid
     from mtkd.jobs.grid.grid_plan import plan_runs
 
+    blocks: list[str] = []  # of grids without commands, until one has some
+    refused: list[UserError] = []
     for number, name in enumerate(grid_names()):
         grid, out = load_grid(name, {}, {}), options["out"] / name
         given = {**options, "out": out, "tasks": tasks, "seeds": seeds, "settings": settings, "say": say}
@@ -211,17 +218,32 @@ def _print_all_grids(
         try:
             planned = plan_runs(*plan_grid(name, **given))
         except UserError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            echo(f"{blank}# {name}: {about}")
-            echo(as_options(f"# not with these options: {error.problem}{hint}"))
+            refused.append(error)
+            blocks.append(f"{blank}# {name}: {about}\n{as_options(_why_not(error))}")
+            planned = []
+        else:
+            blocks.append(f"{blank}# {name} ({len(_commands(planned)):,} runs): {about}")
+        if len(refused) == number + 1:
             continue
-        echo(f"{blank}# {name} ({len(_commands(planned)):,} runs): {about}")
-        if one_command:
+        while blocks:
+            echo(blocks.pop(0))
+        if planned and one_command:
             echo(shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, out)]))
         else:
             _print_commands(planned)
+    if blocks and len({error.problem for error in refused}) == 1:
+        raise refused[0]
+    if blocks:
+        echo("\n".join(blocks))
+        raise UserError("no built-in grid can run with these options", hint="the reasons are above")
     if one_command:
         say(f"\nadd --dry-run to print the commands of one grid; `mtkd compare {_ALL} --dry-run` prints all")
+
+
+def _why_not(error: UserError) -> str:
+    """Why a grid has no commands, as comments of a shell script."""
+    hint = f" ({error.hint})" if error.hint else ""
+    return "# not with these options: " + "\n#   ".join(map(str.strip, f"{error.problem}{hint}".splitlines()))
 
 
 def _words_for_grid(words: Sequence[str], name: str, out: Path) -> list[str]:

@@ -454,6 +454,17 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     one = mtkd("compare", "mlkd-table-8", *words[1:], "--dry-run", "--teacher", HERE.teacher)
     assert len(commands) == len(one.out.splitlines())
     assert commands[0] == one.out.splitlines()[0].replace(f"{tmp_path}/out/", f"{tmp_path}/out/mlkd-table-8/")
+    lost = mtkd("compare", "all", *words[1:], "--dry-run", "--set", "train.lrr=1")
+    reasons = [line for line in lost.out.splitlines() if line]
+    assert lost.code == 2 and "no built-in grid can run with these options" in lost.err
+    assert len(reasons) > 9 and all(line.startswith("#") for line in reasons), "it stays a shell script"
+    unread = mtkd(*words, "--dry-run", "--reference", "nope", *models)
+    assert unread.code == 2 and not unread.out
+    assert unread.err.startswith("error: unknown cell named as the reference: 'nope'")
+    in_json = mtkd(*words, "--dry-run", "--json", *models)
+    assert in_json.code == 2 and "--json has no effect with --dry-run" in in_json.err
+    empty = mtkd("compare", few[0], *words[1:], "--dry-run", "--reference", "", *models)
+    assert empty.code == 2 and "unknown cell named as the reference: ''" in empty.err
     unprinted = mtkd("compare", "all", *words[1:], *models)
     assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
