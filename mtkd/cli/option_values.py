@@ -40,6 +40,7 @@ class BatchSize(click.ParamType):
     """A number of at least 1, or "auto"."""
 
     name = "batch"
+    expected = "a whole number of 1 or more, or auto"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return "N|auto"
@@ -47,7 +48,4 @@ class BatchSize(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         if value == "auto":
             return "auto"
-        try:
-            return click.IntRange(min=1).convert(value, param, ctx)
-        except click.BadParameter as error:
-            self.fail(f"{error.message.rstrip('.')} (expected: 1 or more, or auto).", param, ctx)
+        return click.IntRange(min=1).convert(value, param, ctx)

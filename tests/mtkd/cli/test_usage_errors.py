@@ -57,6 +57,8 @@ def test_a_missing_argument(mtkd: Callable) -> None:
         (("--price-in", "-1"), "a number of 0 or more"),
         (("--retries", "some"), "a whole number of 0 or more"),
         (("--requests-per-minute", "0"), "a number above 0"),
+        (("--batch", "0"), "a whole number of 1 or more, or auto"),
+        (("--batch", "AUTO"), "a whole number of 1 or more, or auto"),
     ],
 )
 def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str) -> None:

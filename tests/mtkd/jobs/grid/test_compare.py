@@ -790,7 +790,11 @@ def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_p
         ),
         ("[cells.x]\ncontrol = true\nset = { supervision = 'labels' }", "but this one does so itself"),
         ("[cells.x]\ncontrol = true\nset = { 'student.kindd' = 'bilstm' }", "cell 'x': .*student.kindd"),
-        ("[cells.x]\ncontrol = 'maybe'", "control"),
+        (
+            "[cells.x]\ncontrol = 'maybe'",
+            r"cells.x.control = 'maybe' is not valid\n  expected: true \\| false",
+        ),
+        ("[cells.x]\nset = 3", r"cells.x.set = 3 is not valid\n  expected: table of anything"),
     ],
 )
 def test_a_cell_that_can_have_no_control(cell: str, complaint: str, tmp_path: Path) -> None:
