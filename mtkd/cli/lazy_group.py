@@ -18,9 +18,11 @@ class _CheckedContext(click.Context):
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         for param in self.command.params:
             limit = 2**53 if param.name == "seed" else 2**31 - 1
-            if expected := _refused(self.params.get(param.name or ""), limit):
+            value = self.params.get(param.name or "")
+            if expected := _refused(value, limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-                raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
+                shown = str(value) if isinstance(value, Path) else value
+                raise UserError(f"{name} {brief(shown)} is not valid", expected=expected)
         if self.params.get("json_file") is not None:
             from mtkd.cli.json_target import check_json_target
 

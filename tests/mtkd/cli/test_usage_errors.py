@@ -64,3 +64,15 @@ def test_a_missing_argument(mtkd: Callable) -> None:
 def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str) -> None:
     answered = mtkd("augment", "questions", "generate", *words)
     assert f"expected: {expected}\n" in answered.err, answered.err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("--out", "\udcff"), r"--out '\udcff' is not valid"),
+        (("--out", "x", "--lr", "nan"), "--lr nan is not valid"),
+    ],
+)
+def test_values_that_no_option_can_have(mtkd: Callable, words: tuple[str, ...], shown: str) -> None:
+    answered = mtkd("refine", "--encoder", "minilm", "--data", "pocket", *words)
+    assert answered.code == 2 and answered.err.startswith(f"error: {shown}\n  expected: "), answered.err
