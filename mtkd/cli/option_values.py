@@ -1,4 +1,4 @@
-"""Values of options that click has no type for: JSON, and a batch size that may be "auto"."""
+"""Values of options that click has no type for: JSON, a batch size that may be "auto"; and empty ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ import click
 from tasks.common.errors import UserError
 
 _DEEPEST = 100  # tables inside each other
+
+
+def empty_value(param: click.Parameter, ctx: click.Context) -> UserError:
+    """The error for a path or name that is empty, which would otherwise be the current directory, or none."""
+    metavar = param.make_metavar(ctx)
+    is_option = isinstance(param, click.Option)
+    return UserError(
+        f"{param.opts[0]} is empty" if is_option else f"the argument {metavar} is empty",
+        expected=metavar if is_option else "a path or name",
+        hint="if the value is a variable of the shell, check that it is set",
+    )
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:

@@ -90,7 +90,12 @@ def _points(file: Path) -> list[Point]:
         return []
     if not any(term["loss"] == _LOSS for term in recorded.get("terms", {}).values()):
         return []
-    settings: DistillSettings = validate(DistillSettings, recorded)
+    try:
+        settings: DistillSettings = validate(DistillSettings, recorded)
+    except UserError as error:
+        hint = "train the run again with this version, or leave it out"
+        problem = f"{file}, identity.settings: {error.problem}"
+        raise UserError(problem, expected=error.expected, hint=hint) from error
     name, term = next((name, term) for name, term in settings.terms.items() if term.loss == _LOSS)
     assert isinstance(term, HiddenKnowledge.Settings)
     layers = read_saved(file.parent).config.spec.layers

@@ -42,7 +42,7 @@ def load_grid(
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
-    elif Path(name).is_file() or not_regular(Path(name)):
+    elif name and (Path(name).is_file() or not_regular(Path(name))):
         values = read_toml(Path(name))
     else:
         near = did_you_mean(name, grid_names()) or did_you_mean_path(Path(name))

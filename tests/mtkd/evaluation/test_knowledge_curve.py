@@ -117,3 +117,23 @@ def test_plots_are_not_written_to_a_file(runs: Path, tmp_path: Path, mtkd: Calla
     answered = mtkd("report", "knowledge", runs, "--out", tmp_path / "plots")
     assert answered.code == 2 and (tmp_path / "plots").read_text() == "mine"
     assert answered.err == f"error: {tmp_path}/plots is a file\n  hint: name a directory with --out\n"
+
+
+@pytest.mark.parametrize(
+    ("terms", "complaint"),
+    [
+        ([], r": identity.settings.terms = \[\] is not valid"),
+        ({"hidden": {}}, " lacks the key 'identity.settings.terms.hidden.loss'"),
+        (
+            {"hidden": {"loss": "hidden_knowledge", "depth": "x"}},
+            ", identity.settings: terms.hidden.depth = 'x'",
+        ),
+    ],
+)
+def test_damaged_settings_name_the_file(runs: Path, terms: Any, complaint: str) -> None:
+    file = runs / "a" / "run.json"
+    record = json.loads(file.read_text())
+    record["identity"]["settings"]["terms"] = terms
+    file.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=f"{file}{complaint}"):
+        read_points([runs])
