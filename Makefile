@@ -44,7 +44,7 @@ lint:
 types:
 	$(BIN)/mypy
 
-# FAULTS_ARGS="--stride 20 refine" tries every 20th change of one command.
+# FAULTS_ARGS="--stride 20 refine" tries every 20th change of one command; with "--kinds kill --pair fsdp", in two processes.
 faults: setup-dev
 	PYTHONPATH=. $(BIN)/python tests/faults/run.py $(FAULTS_ARGS)
 

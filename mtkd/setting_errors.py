@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -130,6 +130,11 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
     table: Any = values
     for name in path:
         table = table.get(name) if isinstance(table, Mapping) else None
+        if get_origin(settings_model) is dict:  # a table of tables, such as `cells`, by their names
+            settings_model = get_args(settings_model)[1]
+            if not _is_model(settings_model):
+                return None
+            continue
         if path[0] == "terms":
             settings_model = _term_model(values, path[1]) if len(path) == 2 else None
             break
@@ -137,10 +142,14 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
             settings_model = settings_class(table)
         else:
             settings_model = getattr(settings_model.model_fields.get(name), "annotation", None)
-        if not (isinstance(settings_model, type) and issubclass(settings_model, BaseModel)):
+        if not (get_origin(settings_model) is dict or _is_model(settings_model)):
             return None
-    field = settings_model.model_fields.get(last) if settings_model is not None else None
+    field = settings_model.model_fields.get(last) if _is_model(settings_model) else None
     return allowed_values(field.annotation, field.metadata) if field else None
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -148,7 +157,7 @@ def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -
     keys: list[str] = []
     for name, item in model.model_fields.items():
         inner = settings_class(values.get(name)) if name == "student" else item.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if _is_model(inner):
             keys += _keys(inner, {}, f"{prefix}{name}.")
         elif name == "terms":
             keys += [f"terms.NAME.{field}" for field in _term_keys()]

@@ -114,7 +114,7 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     from mtkd.jobs.grid.grid_jobs import GridInputs
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
-    changes |= {"reference": arguments["reference"]} if arguments["reference"] else {}
+    changes |= {} if arguments["reference"] is None else {"reference": arguments["reference"]}
     changes |= {} if arguments["baselines"] else {"baselines": False}
     cells = (arguments["settings"] or {}, arguments["without"])
     loaded = load_grid(str(grid), changes, *cells)

@@ -30,10 +30,10 @@ def augment() -> None:
 @click.group(
     cls=LazyGroup,
     lazy={
-        "train": ("mtkd.cli.augment_questions:train", "fine-tune a T5 to write questions"),
-        "generate": ("mtkd.cli.augment_questions:generate", "write questions about paragraphs"),
+        "train": ("mtkd.cli.augment_questions_train:train", "fine-tune a T5 to write questions"),
+        "generate": ("mtkd.cli.augment_questions_generate:generate", "write questions about paragraphs"),
         "filter": (
-            "mtkd.cli.augment_filter:filter_questions",
+            "mtkd.cli.augment_questions_filter:filter_questions",
             "keep the questions that a teacher can answer",
         ),
     },

@@ -125,6 +125,8 @@ def compare(
     from mtkd.jobs.grid.compare_table import METRICS_TITLE
     from mtkd.recipes import parse_set
 
+    if dry_run and json_file is not None:
+        raise UserError("--json has no effect with --dry-run, which prints commands", hint="leave one out")
     arguments = {**options, "tasks": tasks, "seeds": _numbers(seeds), "settings": parse_set(sets), "say": say}
     if grid == _ALL and not dry_run:
         hint = f"`mtkd compare {_ALL} --dry-run ...`"

@@ -22,7 +22,8 @@ def print_grid(name: str, options: Mapping[str, Any]) -> None:
         options: the arguments of `mtkd.compare`; `out` may be None.
     """
     planned, hints = _plan(name, options, out=options["out"] or Path(Path(name).stem))
-    _print_commands(planned)
+    for command in _commands(planned):
+        echo(command)
     _print_notes(planned, hints, without_out=options["out"] is None)
 
 
@@ -32,32 +33,46 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
         one_command: True to print the command that runs the grid, instead of the commands of its runs.
+
+    Raises:
+        UserError: no grid has commands with these options.
     """
     from mtkd.grids import grid_names, load_grid
 
+    blocks: list[str] = []
     all_runs: list[PlannedRun] = []
     all_hints: dict[str, str] = {}
-    for number, name in enumerate(grid_names()):
+    refused: list[UserError] = []
+    for name in grid_names():
         grid, out = load_grid(name, {}, {}), (options["out"] or Path()) / name
         about = f"{grid.title}; {grid.source}"
-        blank = "\n" if number else ""
         try:
             planned, hints = _plan(name, options, out=out)
         except UserError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            echo(f"{blank}# {name}: {about}")
-            echo(as_options(f"# not with these options: {error.problem}{hint}"))
+            refused.append(error)
+            blocks.append(f"# {name}: {about}\n{as_options(_why_not(error))}")
             continue
         all_runs += planned
         all_hints |= {key: all_hints.get(key, hint) for key, hint in hints.items()}
-        echo(f"{blank}# {name} ({len(_commands(planned)):,} runs): {about}")
+        commands = _commands(planned)
         if one_command:
-            echo(shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)]))
-        else:
-            _print_commands(planned)
+            commands = [shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)])]
+        blocks.append("\n".join([f"# {name} ({len(_commands(planned)):,} runs): {about}", *commands]))
+    none_left = len(refused) == len(blocks)
+    if none_left and len({error.problem for error in refused}) == 1:
+        raise refused[0]
+    echo("\n\n".join(blocks))
+    if none_left:
+        raise UserError("no built-in grid can run with these options", hint="the reasons are above")
     _print_notes([] if one_command else all_runs, all_hints, without_out=options["out"] is None)
     if one_command:
         say("\nadd --dry-run to print the commands of one grid; `mtkd compare all --dry-run` prints all")
+
+
+def _why_not(error: UserError) -> str:
+    """Why a grid has no commands, as comments of a shell script."""
+    hint = f" ({error.hint})" if error.hint else ""
+    return "# not with these options: " + "\n#   ".join(map(str.strip, f"{error.problem}{hint}".splitlines()))
 
 
 def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[PlannedRun], dict[str, str]]:
@@ -73,11 +88,6 @@ def _commands(planned: Sequence[PlannedRun]) -> list[str]:
     """The command lines of some runs, each once."""
     jobs = dict.fromkeys(job for run in planned for job in run.jobs)
     return [f"mtkd {shlex.join(job.command)}" for job in jobs]
-
-
-def _print_commands(planned: Sequence[PlannedRun]) -> None:
-    for command in _commands(planned):
-        echo(command)
 
 
 def _print_notes(planned: Sequence[PlannedRun], hints: Mapping[str, str], *, without_out: bool) -> None:

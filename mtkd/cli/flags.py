@@ -62,7 +62,9 @@ def as_options(text: str) -> str:
             return f"{flag} {_assignments(value)}"
         if value == "False":
             return f"--no-{flag.removeprefix('--')}"
-        return flag if value in (None, "True") else f"{flag} {value}"
+        if value in (None, "True"):
+            return flag
+        return f"{flag} {value}" if not re.search(r"\s", value) or "'" in value else f"{flag} '{value}'"
 
     def setting(match: re.Match[str]) -> str:
         value = match.group(2)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mtkd.cli.option_values import empty_value
 from tasks.common.errors import UserError, brief, unknown
+
+_PATH = re.compile(r"\b(DIR|FILE|DATA)\b")  # in the metavar of an option or argument
 
 
 class _CheckedContext(click.Context):
@@ -18,14 +22,23 @@ class _CheckedContext(click.Context):
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         for param in self.command.params:
             limit = 2**53 if param.name == "seed" else 2**31 - 1
-            if expected := _refused(self.params.get(param.name or ""), limit):
+            value = self.params.get(param.name or "")
+            if _is_empty(value) and _PATH.search(param.make_metavar(self)):
+                raise empty_value(param, self)
+            if expected := _refused(value, limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-                raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
+                shown = str(value) if isinstance(value, Path) else value
+                raise UserError(f"{name} {brief(shown)} is not valid", expected=expected)
         if self.params.get("json_file") is not None:
             from mtkd.cli.json_target import check_json_target
 
             check_json_target(self.command, self.params)
         return super().invoke(*args, **kwargs)
+
+
+def _is_empty(value: Any) -> bool:
+    """True for an empty text, or several values with one, as from an unset variable of the shell."""
+    return value == "" or (isinstance(value, list | tuple) and "" in value)
 
 
 def _refused(value: Any, limit: int) -> str | None:

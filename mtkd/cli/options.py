@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from mtkd.cli.option_values import empty_value
 from tasks.common.arguments import MOST_THREADS
 from tasks.common.errors import UserError, plain
 from tasks.common.files import write_json
@@ -41,6 +42,8 @@ class PathOrUrl(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path that an option names."""
+        if value == "" and param is not None and ctx is not None:
+            raise empty_value(param, ctx)
         if "\0" in str(value):
             self.fail("a NUL character cannot be part of a path", param, ctx)
         url = url_of(value)

@@ -65,7 +65,7 @@ def _expected(kind: click.ParamType) -> str | None:
     elif isinstance(kind, click.types.FloatParamType):
         noun = "a number"
     else:
-        return None
+        return getattr(kind, "expected", None)
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None and high is not None:
         return f"{noun} from {low:g} to {high:g}"

@@ -16,7 +16,7 @@ from mtkd.settings import DistillSettings
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
-from tasks.common.files import atomic_path
+from tasks.common.files import atomic_path, make_directory
 
 _LOSS = "hidden_knowledge"
 
@@ -90,7 +90,12 @@ def _points(file: Path) -> list[Point]:
         return []
     if not any(term["loss"] == _LOSS for term in recorded.get("terms", {}).values()):
         return []
-    settings: DistillSettings = validate(DistillSettings, recorded)
+    try:
+        settings: DistillSettings = validate(DistillSettings, recorded)
+    except UserError as error:
+        hint = "train the run again with this version, or leave it out"
+        problem = f"{file}, identity.settings: {error.problem}"
+        raise UserError(problem, expected=error.expected, hint=hint) from error
     name, term = next((name, term) for name, term in settings.terms.items() if term.loss == _LOSS)
     assert isinstance(term, HiddenKnowledge.Settings)
     layers = read_saved(file.parent).config.spec.layers
@@ -150,7 +155,11 @@ def plot_knowledge(points: Sequence[Point], out: Path) -> list[Path]:
 
     Returns:
         the files written; there is none for a dimension that does not vary.
+
+    Raises:
+        UserError: `out` is a file.
     """
+    make_directory(out)
     files = [_plot_amount(points, out / "joint.png")]
     for name, (along, differ, free, label) in FIGURES.items():
         shown = [p for p in points if p.depth and all(p.whole[i] for i in range(3) if i != free)]

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid
+from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid, control_of
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
@@ -42,7 +42,7 @@ def load_grid(
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
-    elif Path(name).is_file() or not_regular(Path(name)):
+    elif name and (Path(name).is_file() or not_regular(Path(name))):
         values = read_toml(Path(name))
     else:
         near = did_you_mean(name, grid_names()) or did_you_mean_path(Path(name))
@@ -51,21 +51,30 @@ def load_grid(
             expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",
         )
     grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
-    grid = grid.with_controls()
-    for cell in without:
-        if cell not in grid.cells:
-            raise unknown("cell", cell, grid.cells)
-    left_out = {*without, *(f"{name}, labels" for name in without if grid.cells[name].control)}
-    cells = {name: cell for name, cell in grid.cells.items() if name not in left_out}
-    if not cells:
+    known = grid.with_controls().cells
+    for excluded in without:
+        if excluded not in known:
+            raise unknown("cell", excluded, known)
+    left_out = {*without, *(control_of(name) for name in without if known[name].control)}
+    kept = {name: cell for name, cell in known.items() if name not in left_out}
+    if not kept:
         raise UserError("no cell of the grid is left", hint="name fewer cells in `without`")
-    grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": _overridden(cells, sets)})
+    _refuse_same(kept, sets)
+    for cell_name, cell in kept.items():
+        if cell.steps_of in left_out:
+            raise UserError(
+                f"the cell {cell_name!r} trains for as many steps as {cell.steps_of!r}, which is left out",
+                hint=f"leave {cell_name!r} out, too",
+            )
+    # Controls come after `sets`, since they are made from a cell's settings, and keep their own.
+    cells = {name: _overridden(cell, sets) for name, cell in grid.cells.items() if name not in left_out}
+    grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells}).with_controls(left_out)
     grid.check()
     return grid
 
 
-def _overridden(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> dict[str, Cell]:
-    """The cells with `sets` instead of their own values; refuses cells that only these told apart."""
+def _refuse_same(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> None:
+    """Refuse cells that only settings which `sets` overrides told apart."""
     for (name, cell), (other, second) in combinations(cells.items(), 2):
         apart = [key for key in sets if cell.set.get(key) != second.set.get(key)]
         if apart and _with(cell, sets) == _with(second, sets):
@@ -73,9 +82,11 @@ def _overridden(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> dict[str,
                 f"the cells {name!r} and {other!r} would be the same: they differ only in {', '.join(apart)}",
                 hint="leave out one of the cells, or do not set it",
             )
-    return {
-        name: _with(cell, {key: sets[key] for key in cell.set if key in sets}) for name, cell in cells.items()
-    }
+
+
+def _overridden(cell: Cell, sets: Mapping[str, Any]) -> Cell:
+    """The cell with `sets` instead of its own values."""
+    return _with(cell, {key: sets[key] for key in cell.set if key in sets})
 
 
 def _with(cell: Cell, sets: Mapping[str, Any]) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
@@ -57,6 +58,11 @@ def _distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) < len(values):
         raise ValueError("a list without repetitions")
     return values
+
+
+def control_of(name: str) -> str:
+    """The name of the cell that `control` adds for a cell."""
+    return f"{name}, labels"
 
 
 CellName = Annotated[str, AfterValidator(_cell_name)]  # also of a directory
@@ -189,8 +195,11 @@ class Grid(Strict):
         """The row that the others are compared with."""
         return self.reference or next(iter(self.cells))
 
-    def with_controls(self) -> Grid:
+    def with_controls(self, without: Collection[str] = ()) -> Grid:
         """This grid with the cell that `control` adds after each cell that asks for one.
+
+        Args:
+            without: added cells to leave out.
 
         Raises:
             UserError: a cell learns from no teacher, or the name of its control is taken.
@@ -198,17 +207,17 @@ class Grid(Strict):
         cells: dict[str, Cell] = {}
         for name, cell in self.cells.items():
             cells[name] = cell
-            if cell.control:
+            if cell.control and control_of(name) not in without:
                 try:
-                    cells[f"{name}, labels"] = self._control(name, cell)
+                    cells[control_of(name)] = self._control(name, cell)
                 except UserError as error:
                     raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
         return self.model_copy(update={"cells": cells})
 
     def _control(self, name: str, cell: Cell) -> Cell:
-        if f"{name}, labels" in self.cells:
+        if control_of(name) in self.cells:
             raise UserError(
-                f"control adds the cell '{name}, labels', which is there already",
+                f"control adds the cell {control_of(name)!r}, which is there already",
                 hint="rename that cell, or remove `control`",
             )
         recipe = self.recipe_of(name)
@@ -218,7 +227,7 @@ class Grid(Strict):
         if settings.supervision == "labels":
             raise UserError(
                 "control adds a student that learns from labels alone, but this one does so itself",
-                hint="remove `control`, or `supervision`",
+                hint=f"remove `control`, or `supervision`, or leave the cell {control_of(name)!r} out",
             )
         sets = cell.set | control_settings(settings)
         shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
@@ -235,7 +244,7 @@ class Grid(Strict):
                 raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
             load_settings(self.refine.recipe, "refine", self.refine.set)
         rows = [*self.cells, *([TEACHER] if self.refine else [])]
-        if self.reference and self.reference not in rows:
+        if self.reference is not None and self.reference not in rows:
             raise unknown("cell named as the reference:", self.reference, rows)
         for name, cell in self.cells.items():
             try:

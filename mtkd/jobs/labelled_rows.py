@@ -23,7 +23,9 @@ def labelled_rows(
     labelled: list[tuple[Task, Rows]] = []
     skipped: dict[str, str] = {}
     for original in tasks:
-        requested_splits = _named(original, split) if split else list(original.validation or original.test)
+        requested_splits = (
+            list(original.validation or original.test) if split is None else _named(original, split)
+        )
         task, moved = _without_missing_files(original, requested_splits)
         if isinstance(source, FilesSource):  # there is no other place to search
             task = original
@@ -37,9 +39,8 @@ def labelled_rows(
                 skipped[f"{task.name}/{name}"] = f"not labelled ({unlabelled:,} of {len(rows):,} rows)"
         if not set(requested_splits) & set(present):
             available = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
-            skipped[task.name] = (
-                f"no split {' or '.join(requested_splits)} in {source.name!r}: {available}{moved}"
-            )
+            wanted = " or ".join(name or "''" for name in requested_splits)
+            skipped[task.name] = f"no split {wanted} in {source.name!r}: {available}{moved}"
     return labelled, skipped
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,24 @@ class SavedModel:
 
     def encoder(self) -> AnyEncoder:
         """Build the encoder with newly initialised weights."""
-        return encoder_from_config(self.config)
+        with self._errors_name_the_file():
+            return encoder_from_config(self.config)
 
     @property
     def config(self) -> EncoderConfig:
         """The encoder's configuration."""
-        return config_from_json(self.encoder_json, f"{self.file}, encoder")
+        with self._errors_name_the_file():
+            return config_from_json(self.encoder_json, f"{self.file}, encoder")
+
+    @contextlib.contextmanager
+    def _errors_name_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            if self.file is None or str(self.file) in error.problem:
+                raise
+            hint = error.hint or "train or export the model again"
+            raise UserError(f"{self.file}: {error.problem}", expected=error.expected, hint=hint) from error
 
 
 def read_saved(directory: Path) -> SavedModel:

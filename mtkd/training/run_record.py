@@ -30,7 +30,7 @@ class _Stage(TypedDict, total=False):
 
 
 @_open_record
-class _Term(TypedDict, total=False):
+class _Term(TypedDict):
     loss: str
 
 

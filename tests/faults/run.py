@@ -7,7 +7,9 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "helpers")]
@@ -15,8 +17,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from commands import COMMANDS  # noqa: E402
 from processes import serve  # noqa: E402
-from trials import Outcome, Trials  # noqa: E402
+from trials import Outcome, PairTrials, Trials  # noqa: E402
 
+TRAINING = {"refine", "distill", "finetune"}
 SIZES = (3000, 6000, 40_000, 400_000)  # of the largest file, where the disk is full
 
 
@@ -27,7 +30,14 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=1, help="try every N-th change [default: all]")
     parser.add_argument("--start", type=int, default=0, help="from this change on")
     parser.add_argument("--kinds", default="kill,full,double", help="which trials [default: all three]")
+    parser.add_argument(
+        "--pair",
+        choices=["ddp", "fsdp"],
+        help="run in two processes, and kill the first and the second in turn (refine, distill, finetune)",
+    )
     options = parser.parse_args()
+    if options.pair and (options.kinds != "kill" or set(options.commands or [""]) - TRAINING):
+        parser.error(f"--pair needs --kinds kill, and commands of {', '.join(sorted(TRAINING))}")
     if unknown := set(options.commands) - set(COMMANDS):
         parser.error(f"unknown commands {sorted(unknown)}; expected: {', '.join(COMMANDS)}")
     rows = []
@@ -36,7 +46,10 @@ def main() -> None:
         (directory / "printed").mkdir()
         with serve(directory / "printed") as processes:
             for name in options.commands or COMMANDS:
-                trials = Trials(name, processes, directory / "trials")
+                trials: Any = Trials
+                if options.pair:
+                    trials = partial(PairTrials, fsdp=options.pair == "fsdp")
+                trials = trials(name, processes, directory / "trials")
                 points = range(options.start, len(trials.changes), options.stride)
                 print(f"{name}: {len(trials.changes)} changes", flush=True)
                 for kind in options.kinds.split(","):
@@ -44,6 +57,8 @@ def main() -> None:
                     if kind == "kill":
                         for point in points:
                             trials.killed(point)
+                            if options.pair:
+                                trials.second_killed(point)
                     elif kind == "full":
                         for size in SIZES:
                             trials.disk_full(size)

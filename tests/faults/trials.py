@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from commands import COMMANDS, needed, reset
 from fake_endpoint import FakeEndpoint, serve
-from processes import Answered, Processes
+from processes import Answered, Processes, meeting_point
 
 VICTIM = "thesis.tex"  # a file of the user beside the output
 # Values that differ between two runs, wherever they are in a JSON file.
@@ -52,9 +52,8 @@ class Trials:
             needed(self.inputs, needs, self._to_end)
         self.outcome = Outcome()
         self._fresh()
-        self.uninterrupted = self._to_end(
-            *self.words, fault={"under": str(self.directory.parent), "log": str(directory / "changes")}
-        )
+        self.uninterrupted = self._run({"log": str(directory / "changes")})
+        assert self.uninterrupted.code == 0, self.uninterrupted.err
         self.changes = (directory / "changes").read_text().splitlines()
         self.expected = self.snapshot()
         usual = (self.directory / VICTIM).stat().st_mode
@@ -78,6 +77,10 @@ class Trials:
         done = self._processes.run(*words, **more)
         assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
         return done
+
+    def _run(self, fault: dict[str, Any]) -> Answered:
+        """Run the command to its end; `fault`: the arguments of `install` in child.py, without `under`."""
+        return self._processes.run(*self.words, fault=fault | {"under": str(self.directory.parent)})
 
     def _fresh(self) -> None:
         """The state before the command has run."""
@@ -105,15 +108,13 @@ class Trials:
         """Kill the command before a change, and run it again."""
         self._fresh()
         where = f"{at}: {self.changes[min(at, len(self.changes) - 1)]}"
-        self._processes.run(
-            *self.words, fault={"under": str(self.directory.parent), "at": at, "number": int(number)}
-        )
+        self._run({"at": at, "number": int(number)})
         self._again(where)
 
     def disk_full(self, size: int) -> None:
         """Refuse files of more than `size` bytes; the command must say so, and resume."""
         self._fresh()
-        done = self._processes.run(*self.words, fault={"under": str(self.directory.parent), "size": size})
+        done = self._run({"size": size})
         where = f"files of at most {size} bytes"
         codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
         if done.code not in codes or "Traceback" in done.err:
@@ -126,8 +127,7 @@ class Trials:
         fault = {"under": str(self.directory.parent), "at": at, "number": int(signal.SIGSTOP)}
         first = self._processes.start(*self.words, fault=fault)
         watched = psutil.Process(first.process)
-        while watched.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
-            time.sleep(0.01)
+        _wait_for(watched, psutil.STATUS_STOPPED)
         before = self.snapshot()
         where = f"two, the second at {at}: {self.changes[min(at, len(self.changes) - 1)]}"
         running = watched.status() == psutil.STATUS_STOPPED
@@ -145,7 +145,7 @@ class Trials:
 
     def _again(self, where: str) -> None:
         # without a fault, but what the command starts is forked, which is much faster than a new process
-        done = self._processes.run(*self.words, fault={"under": str(self.directory.parent)})
+        done = self._run({})
         if done.code:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
             self.outcome.trials += 1
@@ -171,6 +171,63 @@ class Trials:
                     how += f" ({'; '.join(_unequal(expected[name], found[name])[:3])})"
                 parts.append(f"{name} {how}")
         return ", ".join(parts[:4])
+
+
+class PairTrials(Trials):
+    """The trials of a training command that runs in two processes on the CPU.
+
+    Args:
+        fsdp: True to shard the weights across the two processes, False for DDP.
+    """
+
+    def __init__(self, name: str, processes: Processes, directory: Path, fsdp: bool):
+        self._variables = {"ACCELERATE_USE_FSDP": str(fsdp).lower()}
+        super().__init__(name, processes, directory)
+
+    @property
+    def words(self) -> list[str]:
+        words = super().words
+        position = words.index("--device")  # refused with several processes, which use the CPU anyway
+        return words[:position] + words[position + 2 :]
+
+    def second_killed(self, at: int) -> None:
+        """Kill the second process while the first is at a change, and run both again."""
+        self._fresh()
+        where = f"{at}, the second: {self.changes[at]}"
+        done = self._run({"at": at, "number": int(signal.SIGSTOP)}, kill_second=True)
+        if not done.code or "Traceback" in done.err:
+            self.outcome.stuck.append(f"{where}: the first ends with {done.code}: {_last(done)}")
+        self._again(where)
+
+    def _run(self, fault: dict[str, Any], kill_second: bool = False) -> Answered:
+        """Run the command in both processes; the fault is that of the first, which alone writes."""
+        with meeting_point() as shared:
+            started = [
+                self._processes.start(
+                    *self.words,
+                    env={
+                        **shared,
+                        **self._variables,
+                        **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+                        **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    },
+                    fault=(fault if rank == 0 else {}) | {"under": str(self.directory.parent)},
+                )
+                for rank in range(2)
+            ]
+            if kill_second:
+                first, second = (psutil.Process(one.process) for one in started)
+                _wait_for(first, psutil.STATUS_STOPPED)
+                second.kill()
+                _wait_for(second, psutil.STATUS_ZOMBIE)
+                first.resume()
+            return self._processes.wait(*started)
+
+
+def _wait_for(process: psutil.Process, status: str) -> None:
+    """Wait until a process has a status, or has ended."""
+    while process.status() not in (status, psutil.STATUS_ZOMBIE):
+        time.sleep(0.01)
 
 
 def _last(done: Answered) -> str:

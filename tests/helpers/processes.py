@@ -83,7 +83,7 @@ class Processes:
         environments = [env or {}]
         with contextlib.ExitStack() as meeting:
             if count > 1:
-                shared = environments[0] | meeting.enter_context(_meeting_point())
+                shared = environments[0] | meeting.enter_context(meeting_point())
                 shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
                 environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
             kill = {"at": kill_at, "before": before} if kill_at else None
@@ -91,7 +91,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def _meeting_point() -> Iterator[dict[str, str]]:
+def meeting_point() -> Iterator[dict[str, str]]:
     """Run the store through which the processes of a group find each other; yields its variables.
 
     As with `torchrun`, it runs outside of the group. It opens a free port itself, so no other process can

@@ -1,4 +1,4 @@
-"""Thresholds in model.json: what a task's type cannot use is refused when the file is read."""
+"""What is refused in model.json names the file: thresholds that a task cannot use, and unusable encoders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mtkd.model_files import FORMAT, read_model_file
+from mtkd.models.saved_model import saved_in
 from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.task import Task
@@ -43,3 +44,20 @@ def test_thresholds_that_can_be_used(task: Task, threshold: Any, tmp_path: Path)
 def test_other_thresholds_name_the_file_and_the_key(task: Task, threshold: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"model.json: scores.{task.name}.threshold = .* is not valid"):
         read_model_file(written(tmp_path, task, threshold))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "complaint"),
+    [
+        ({}, "encoder has no key 'kind'"),
+        ({"kind": "foo"}, r"unknown kind of student \(student.kind\) 'foo'"),
+        ({"kind": "transformer", "hf": {"model_type": "evil"}}, "cannot be used: .* evil"),
+    ],
+)
+def test_an_encoder_that_cannot_be_built_names_the_file(
+    encoder: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, TASKS["rte"], "unused") / "model.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": encoder}))
+    with pytest.raises(UserError, match=f"{file}.*{complaint}"):
+        saved_in(tmp_path).encoder()

@@ -15,8 +15,10 @@ from mtkd.jobs.grid.grid_baselines import Predicted
 from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
 from mtkd.models.parameter_count import count_parameters
 from mtkd.training.run_directory import PREDICTIONS
-from tasks.common.digests import write_digests
+from tasks.common.digests import DIGESTS, write_digests
 from tasks.common.errors import UserError
+from tasks.common.files import atomic_directory
+from tasks.common.locks import remove_leftovers
 from tasks.common.records import Record, read_record, write_record
 from tasks.common.sha256 import digest_bytes
 from tasks.scoring.row_predictions import RowPredictions
@@ -68,6 +70,8 @@ def score_given_teacher(
     Raises:
         UserError: the teacher cannot be scored on one of the tasks; names the task.
     """
+    if (inputs.out / _FOLDER).is_dir():
+        remove_leftovers(inputs.out / _FOLDER)
     result = TeacherScores()
     for name, task in tasks.items():
         runs = [splits for cell in predicted.values() for splits in cell.get(name, {}).values()]
@@ -108,15 +112,16 @@ def _score(
         raise UserError("the validation rows are not those that the cells were scored on")
     size = count_parameters(model)
     record = _Recorded(identity, size.total, size.without_embeddings)
-    write_predictions(place / PREDICTIONS, scores)
-    write_record(place / _RECORD, vars(record))
-    write_digests(place)  # last: until then, predictions that have changed count as damaged
+    with atomic_directory(place) as temporary:
+        write_predictions(temporary / PREDICTIONS, scores)
+        write_record(temporary / _RECORD, vars(record))
+        write_digests(temporary)
     return splits, record
 
 
 def _read(place: Path, identity: str, task: Task) -> tuple[dict[str, RowPredictions], _Recorded] | None:
-    """The predictions and the record in a directory; None if they are damaged or not of this identity."""
-    if not (place / _RECORD).is_file():
+    """The predictions and the record in a directory; None if they are incomplete, damaged or of others."""
+    if not all((place / name).is_file() for name in (_RECORD, DIGESTS)):
         return None
     try:
         record = read_record(place / _RECORD, _Recorded)

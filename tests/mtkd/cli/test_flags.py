@@ -18,6 +18,7 @@ from mtkd.cli.flags import as_options
         ("`mtkd.show_recipe(NAME)` lists all settings", "mtkd recipes show NAME --all lists all settings"),
         ("`mtkd.list_recipes()` lists all recipes", "mtkd recipes lists all recipes"),
         ("a run of `mtkd.refine` as `teacher=DIR`", "a run of mtkd refine as --teacher DIR"),
+        ("leave out `without=+ questions`", "leave out --without '+ questions'"),
         ("`pairs=cross-encoder`", "--set pairs=cross-encoder"),
         ("`max_length=64`", "--set max_length=64"),
         ("`limit` of `train.lr`", "--limit of `train.lr`"),

@@ -57,8 +57,46 @@ def test_a_missing_argument(mtkd: Callable) -> None:
         (("--price-in", "-1"), "a number of 0 or more"),
         (("--retries", "some"), "a whole number of 0 or more"),
         (("--requests-per-minute", "0"), "a number above 0"),
+        (("--batch", "0"), "a whole number of 1 or more, or auto"),
+        (("--batch", "AUTO"), "a whole number of 1 or more, or auto"),
     ],
 )
 def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str) -> None:
     answered = mtkd("augment", "questions", "generate", *words)
     assert f"expected: {expected}\n" in answered.err, answered.err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("--out", "\udcff"), r"--out '\udcff' is not valid"),
+        (("--out", "x", "--lr", "nan"), "--lr nan is not valid"),
+    ],
+)
+def test_values_that_no_option_can_have(mtkd: Callable, words: tuple[str, ...], shown: str) -> None:
+    answered = mtkd("refine", "--encoder", "minilm", "--data", "pocket", *words)
+    assert answered.code == 2 and answered.err.startswith(f"error: {shown}\n  expected: "), answered.err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "expected"),
+    [
+        (("evaluate", "--model", "", "--data", "pocket"), "--model is empty", "DIR|NAME"),
+        (("refine", "--encoder", "minilm", "--out", "x", "--data", ""), "--data is empty", "pocket|hub|DIR"),
+        (
+            ("compare", "mlkd-table-8", "--out", "x", "--teacher", "t", "--store", ""),
+            "--store is empty",
+            "DIR",
+        ),
+        (("verify", ""), "the argument DIR is empty", "a path or name"),
+        (("init", "rows.csv", "", "--out", "x"), "the argument DATA... is empty", "a path or name"),
+        (("run", "", "--dry-run"), "the argument FILE is empty", "a path or name"),
+        (("compare", "", "--out", "x", "--teacher", "t"), "there is no grid ''", "a TOML file"),
+        (("recipes", "show", ""), "unknown recipe ''", "bert-emd-4"),
+    ],
+)
+def test_empty_paths_are_not_the_current_directory(
+    mtkd: Callable, words: tuple[str, ...], shown: str, expected: str
+) -> None:
+    answered = mtkd(*words)
+    assert answered.code == 2 and answered.err.startswith(f"error: {shown}\n  expected: {expected}")

@@ -110,3 +110,30 @@ def test_the_command_prints_the_table_and_writes_the_plots(
     assert {file.name for file in (tmp_path / "plots").iterdir()} == {"joint.png", "depth.png"}
     points = json.loads(mtkd("report", "knowledge", runs, "--out", tmp_path / "plots", "--json").out)
     assert [entry["ahsk"] for entry in points] == [2, 2, 24, 72, 0]
+
+
+def test_plots_are_not_written_to_a_file(runs: Path, tmp_path: Path, mtkd: Callable) -> None:
+    (tmp_path / "plots").write_text("mine")
+    answered = mtkd("report", "knowledge", runs, "--out", tmp_path / "plots")
+    assert answered.code == 2 and (tmp_path / "plots").read_text() == "mine"
+    assert answered.err == f"error: {tmp_path}/plots is a file\n  hint: name a directory with --out\n"
+
+
+@pytest.mark.parametrize(
+    ("terms", "complaint"),
+    [
+        ([], r": identity.settings.terms = \[\] is not valid"),
+        ({"hidden": {}}, " lacks the key 'identity.settings.terms.hidden.loss'"),
+        (
+            {"hidden": {"loss": "hidden_knowledge", "depth": "x"}},
+            ", identity.settings: terms.hidden.depth = 'x'",
+        ),
+    ],
+)
+def test_damaged_settings_name_the_file(runs: Path, terms: Any, complaint: str) -> None:
+    file = runs / "a" / "run.json"
+    record = json.loads(file.read_text())
+    record["identity"]["settings"]["terms"] = terms
+    file.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=f"{file}{complaint}"):
+        read_points([runs])

@@ -31,6 +31,7 @@ from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, read_predictions
 from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.models.encoders.pretrained_config import locate
@@ -344,3 +345,8 @@ def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path)
             with pytest.raises(UserError, match=f"`{list(arguments)[-1]}` cannot be a tuple") as refused:
                 mtkd.evaluate(**arguments, data="pocket", tasks="rte")  # type: ignore[arg-type]
             assert "a pair (transformers model, fast tokeniser)" in (refused.value.expected or "")
+
+
+def test_an_empty_split_is_not_the_validation_split() -> None:
+    labelled, skipped = labelled_rows(open_data("pocket"), [TASKS["rte"]], "", 4)
+    assert not labelled and skipped["rte"].startswith("no split '' in 'pocket'")

@@ -27,7 +27,7 @@ from augment.questions.endpoint.client import Client, RequestFailed
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.endpoint.question_text import DEFAULT_TEMPLATE, find_question, read_template
 from augment.questions.generation.config import GenerationConfig
-from mtkd.cli.augment_questions import generate as command
+from mtkd.cli.augment_questions_generate import generate as command
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import MANIFEST, QUESTION_SCHEMA, corpus_rows, read_corpus
 

@@ -509,6 +509,17 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     for name, (heading, *commands) in zip(few, blocks, strict=True):
         one = mtkd("compare", name, "--dry-run", "--tasks", "rte")
         assert heading.startswith(f"# {name} ") and commands == one.out.splitlines(), name
+    lost = mtkd("compare", "all", *words[1:], "--dry-run", "--set", "train.lrr=1")
+    reasons = [line for line in lost.out.splitlines() if line]
+    assert lost.code == 2 and "no built-in grid can run with these options" in lost.err
+    assert len(reasons) > 9 and all(line.startswith("#") for line in reasons), "it stays a shell script"
+    unread = mtkd(*words, "--dry-run", "--reference", "nope", *models)
+    assert unread.code == 2 and not unread.out
+    assert unread.err.startswith("error: unknown cell named as the reference: 'nope'")
+    in_json = mtkd(*words, "--dry-run", "--json", *models)
+    assert in_json.code == 2 and "--json has no effect with --dry-run" in in_json.err
+    empty = mtkd("compare", few[0], *words[1:], "--dry-run", "--reference", "", *models)
+    assert empty.code == 2 and "unknown cell named as the reference: ''" in empty.err
     unprinted = mtkd("compare", "all", *words[1:], *models)
     assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
@@ -804,6 +815,23 @@ def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
     assert list(load_grid(str(file), {}, {}, ["slow", "three, labels"]).cells) == ["three"]
 
 
+def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(CONTROLS, encoding="utf-8")
+    sets = {"supervision": "teacher", "student.transformer.init": "teacher"}
+    grid = load_grid(str(file), {}, sets, ["slow"])
+    assert sets.items() <= grid.sets_of("three").items()
+    control = grid.sets_of("three, labels")
+    assert control["supervision"] == "labels" and control["student.transformer.init"] == "encoder"
+    with pytest.raises(UserError, match=r"(?s)this one does so itself.*leave the cell 'three, labels' out"):
+        load_grid(str(file), {}, {"supervision": "labels"})
+    alone = load_grid(str(file), {}, {"supervision": "labels"}, ["slow", "three, labels"])
+    assert list(alone.cells) == ["three"]
+    complaint = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(file), {}, {}, ["three"])
+
+
 @pytest.mark.parametrize(
     ("cell", "complaint"),
     [
@@ -817,7 +845,11 @@ def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
         ),
         ("[cells.x]\ncontrol = true\nset = { supervision = 'labels' }", "but this one does so itself"),
         ("[cells.x]\ncontrol = true\nset = { 'student.kindd' = 'bilstm' }", "cell 'x': .*student.kindd"),
-        ("[cells.x]\ncontrol = 'maybe'", "control"),
+        (
+            "[cells.x]\ncontrol = 'maybe'",
+            r"cells.x.control = 'maybe' is not valid\n  expected: true \\| false",
+        ),
+        ("[cells.x]\nset = 3", r"cells.x.set = 3 is not valid\n  expected: table of anything"),
     ],
 )
 def test_a_cell_that_can_have_no_control(cell: str, complaint: str, tmp_path: Path) -> None:

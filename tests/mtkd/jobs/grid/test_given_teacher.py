@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from mtkd.jobs.grid.given_teacher import TeacherScores, score_given_teacher
 from mtkd.jobs.grid.grid_baselines import Predicted
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from tasks.common.errors import UserError
+from tasks.common.files import is_temporary
 from tasks.task_names import resolve
 
 TASKS = {task.name: task for task in resolve("rte,sst2")}
@@ -79,6 +81,29 @@ def test_damaged_scores_are_computed_again(score: Score, tiny_teacher: Path, tmp
     (tmp_path / "out/teacher-scores/sst2/evaluation.json").write_text("{}")
     score(tiny_teacher, said)
     assert len(said) == 4
+
+
+def _interrupt(directory: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_interrupted_scores_are_computed_again_and_nothing_is_left_over(
+    score: Score, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "out/teacher-scores"
+    said: list[str] = []
+    score(tiny_teacher, said)
+    (kept / "rte/digests.json").unlink()
+    (kept / ".rte.0123456789abcdef.tmp").mkdir()
+    assert is_temporary(kept / ".rte.0123456789abcdef.tmp")
+    score(tiny_teacher, said)
+    assert [line.split()[-1] for line in said] == ["rte", "sst2", "rte"]
+    assert (kept / "rte/digests.json").is_file() and {path.name for path in kept.iterdir()} == {"rte", "sst2"}
+    shutil.rmtree(kept)
+    monkeypatch.setattr(given_teacher, "write_digests", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        score(tiny_teacher)
+    assert not list(kept.iterdir())
 
 
 def test_a_teacher_that_cannot_be_scored_names_the_task(

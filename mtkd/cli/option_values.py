@@ -1,0 +1,62 @@
+"""Values of options that click has no type for: JSON, a batch size that may be "auto"; and empty ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tasks.common.errors import UserError
+
+_DEEPEST = 100  # tables inside each other
+
+
+def empty_value(param: click.Parameter, ctx: click.Context) -> UserError:
+    """The error for a path or name that is empty, which would otherwise be the current directory, or none."""
+    metavar = param.make_metavar(ctx)
+    is_option = isinstance(param, click.Option)
+    return UserError(
+        f"{param.opts[0]} is empty" if is_option else f"the argument {metavar} is empty",
+        expected=metavar if is_option else "a path or name",
+        hint="if the value is a variable of the shell, check that it is set",
+    )
+
+
+def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """The value of an option that holds JSON; None if it was not given."""
+    try:
+        parsed = None if value is None else json.loads(value)
+        _refuse_deep(parsed)
+        return parsed
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{param.opts[0]} {str(value)[:60]!r} is not JSON: {error}") from error
+
+
+def _refuse_deep(value: Any) -> None:
+    """Raise ValueError for JSON that is nested too deeply to be sent and recorded."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            part
+            for table in level
+            if isinstance(table, list | dict)
+            for part in (table.values() if isinstance(table, dict) else table)
+        ]
+    if level:
+        raise ValueError(f"more than {_DEEPEST} lists or tables inside each other")
+
+
+class BatchSize(click.ParamType):
+    """A number of at least 1, or "auto"."""
+
+    name = "batch"
+    expected = "a whole number of 1 or more, or auto"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == "auto":
+            return "auto"
+        return click.IntRange(min=1).convert(value, param, ctx)
