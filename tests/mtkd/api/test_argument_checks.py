@@ -62,7 +62,12 @@ def wrong_calls() -> Iterator[tuple[Callable[..., Any], str, str]]:
                 yield function, name, kind
 
 
-FITTING = {"models": ["x"], "runs": ["x"], "self": None}  # of required arguments; a text fits the others
+FITTING = {
+    "models": ["x"],
+    "runs": ["x"],
+    "comparisons": ["x"],
+    "self": None,
+}  # of required arguments; a text fits the others
 
 
 def test_a_wrong_value_of_any_argument_is_an_error_that_names_it(
