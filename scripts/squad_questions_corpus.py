@@ -2,7 +2,8 @@
 
     python scripts/squad_questions_corpus.py ../shared/data OUT --rows 600 --beside 2500
 
-The rows are disjoint from those that a run with `--limit 2500` trains on.
+The rows are disjoint from those that a run with `--limit 2500` trains on, and from those of a file that
+scripts/make_unanswerable.py wrote, if it is given by `--without`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ def main() -> None:
     parser.add_argument("--task", default="squad_v2", help="the task that the corpus is for")
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--beside", type=int, default=2500, help="exclude the rows selected by this --limit")
+    parser.add_argument("--without", type=Path, help="exclude the questions in this parquet file, by `id`")
     args = parser.parse_args()
     source, task = open_data(args.data), TASKS["squad"]
     rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", args.beside)
     remaining = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), taken.uids.to_pylist()))
+    if args.without:
+        used = pq.read_table(args.without, columns=["id"])["id"].to_pylist()
+        ids = pq.read_table(Path(args.data) / "squad/train.parquet", columns=["id"])["id"].to_pylist()
+        excluded = np.isin(ids, [name.removesuffix("-other") for name in used])
+        remaining = np.setdiff1d(remaining, np.flatnonzero(excluded))
     chosen = rows.take(np.sort(np.random.default_rng(1).choice(remaining, args.rows, replace=False)))
     titles = source.table(task, "train")["title"].to_pylist()
     question_rows = [
