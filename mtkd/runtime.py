@@ -82,7 +82,7 @@ class OnnxModel:
     def reader_of(self, task: Task) -> Reader:
         """How the rows of a task become token ids."""
         apart = {task.name} if task.head in self._side_by_side else ()
-        return replace(self.reader, side_by_side=frozenset(apart)).of(task.name)
+        return replace(self.reader, side_by_side=frozenset(apart)).for_task(task.name)
 
     def _graph_of(self, texts: int) -> _Graph:
         """The graph that reads rows of so many texts; raises UserError if there is none."""

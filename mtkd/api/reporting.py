@@ -91,6 +91,6 @@ def report_plot(comparisons: Sequence[str | Path], out: str | Path, *, overwrite
         UserError: a comparison cannot be read or is given twice, they have different tasks or were timed
             differently, fewer than two rows can be plotted, or `out` exists or has another suffix.
     """
-    from mtkd.reporting.comparison_plot import plot_comparisons
+    from mtkd.reporting.plot_comparisons import plot_comparisons
 
     return plot_comparisons([Path(file) for file in comparisons], Path(out), overwrite=overwrite)

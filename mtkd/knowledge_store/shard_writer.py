@@ -196,7 +196,7 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
 
 def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.ndarray]:
     """The row numbers of batches of all rows, longest first, to minimise padding."""
-    order = np.argsort(-reader.of(rows.task).lengths(rows.texts), kind="stable")
+    order = np.argsort(-reader.for_task(rows.task).lengths(rows.texts), kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
@@ -211,7 +211,7 @@ def _counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> dict[
 
 def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
     """The (n,) number of real tokens and the (n,) number of kept tokens of each row."""
-    reader = teacher.reader.of(rows.task)
+    reader = teacher.reader.for_task(rows.task)
     lengths = reader.lengths(rows.texts).astype(np.int64)
     selection = contents.need.selection
     if selection is None:

@@ -109,7 +109,7 @@ class MultiTaskModel(nn.Module):
 
     def reader_of(self, task: Task) -> Reader:
         """How this model reads a task, which may share the head of a task with another name."""
-        return self._reader(task).of(task.name)
+        return self._reader(task).for_task(task.name)
 
     def _reader(self, *tasks: Task) -> Reader:
         config, info = self.encoder.config, self.info

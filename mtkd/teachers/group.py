@@ -52,7 +52,7 @@ class TeacherGroup(TeacherRef):
 
     @staticmethod
     def of(members: Sequence[Member], tasks: Sequence[Task]) -> TeacherRef:
-        """The group of some teachers; a single one that teaches all tasks of the run is itself."""
+        """Group teachers; a single teacher of all tasks of the run is returned as it is."""
         first = members[0].teacher
         if len(members) == 1 and len(members[0].tasks) == len(tasks):
             return first
@@ -85,12 +85,12 @@ class TeacherGroup(TeacherRef):
             expected="one model with a head for each task",
         )
 
-    def require_logits_only(self, need: OutputSpec) -> None:
+    def check_can_provide(self, need: OutputSpec) -> None:
         """Check that the members can provide what the losses need.
 
         Raises:
-            UserError: hidden states are needed of teachers of different sizes or tokenisers, or of several
-                teachers of one task.
+            UserError: the losses need more than logits, but the teachers differ in size or tokeniser, or one
+                task has several teachers.
         """
         if replace(need, logits=False) == OutputSpec():
             return
@@ -149,7 +149,7 @@ def _differences(first: TeacherRef, other: TeacherRef, need: OutputSpec) -> list
 
 
 class TeacherByTask:
-    """Asks the teacher of a batch's task."""
+    """Sends each batch to the teacher of its task."""
 
     def __init__(self, sources: Mapping[str, TeacherSource]):
         self._sources = sources

@@ -109,7 +109,7 @@ class TaskBatches:
         settings, lengths, groups, labelled = self._settings, {}, {}, {}
         for name, rows in self._data.items():
             row_numbers = self._row_numbers.get(name, slice(None))
-            lengths[name] = self.collate.reader.of(rows.task).sequence_lengths(rows.texts)[row_numbers]
+            lengths[name] = self.collate.reader.for_task(rows.task).sequence_lengths(rows.texts)[row_numbers]
             if rows.groups is not None:
                 groups[name] = rows.groups[row_numbers]
             if settings.unlabelled_fraction is not None:

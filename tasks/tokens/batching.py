@@ -160,14 +160,14 @@ class Collator:
         if self._rows >= _RELEASE:
             self._rows = 0
             release_pages()
-        inputs = self._inputs(self.reader.of(encoded.task), encoded.texts, indices)
+        inputs = self._inputs(self.reader.for_task(encoded.task), encoded.texts, indices)
         teacher = inputs if self._same else None
         if self._teacher:
             shared = self._teacher.tokeniser.digest == self.reader.tokeniser.digest
             texts = encoded.texts if shared else encoded.teacher
             if texts is None:
                 raise ValueError("the rows were encoded without the teacher's tokeniser")
-            teacher = self._inputs(self._teacher.of(encoded.task), texts, indices)
+            teacher = self._inputs(self._teacher.for_task(encoded.task), texts, indices)
         labels = torch.from_numpy(encoded.labels[indices].astype(np.float32))
         groups = None if encoded.groups is None else torch.from_numpy(encoded.groups[indices])
         return Batch(encoded.task, indices, labels, groups, inputs, teacher)

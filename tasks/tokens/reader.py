@@ -30,7 +30,7 @@ class Reader:
         max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
             text.
         stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
-        side_by_side: the tasks with two texts that are read "side-by-side" although `input_format` is
+        side_by_side: the names of tasks with two texts that are read "side-by-side" when `input_format` is
             "joined".
 
     Raises:
@@ -48,8 +48,8 @@ class Reader:
         if self.max_length < least:
             raise UserError(f"max_length {self.max_length} is too short", expected=f"{least} or more")
 
-    def of(self, task: str) -> Reader:
-        """How rows of one task are read; all its rows are read in the same format."""
+    def for_task(self, task: str) -> Reader:
+        """How the rows of one task are read: a reader with one format for all rows."""
         if not self.side_by_side:
             return self
         input_format = "side-by-side" if task in self.side_by_side else self.input_format
@@ -71,8 +71,8 @@ class Reader:
             return rows
         if self.input_format != "joined":
             raise UserError(
-                f"task {rows.task!r} has answers inside the context, but this model reads question and "
-                "context each by itself",
+                f"task {rows.task!r} has answers inside the context, but this model reads the question "
+                "and the context separately",
                 hint="use a Transformer for span tasks (`student.kind=transformer`) that is not a bi-encoder",
             )
         return cut_windows(rows, self.tokeniser, self.max_length, self.stride)

@@ -110,7 +110,7 @@ def _check_readers(
         aligned = [teacher for teacher in teachers if validated.aligned_with(teacher.tasks)]
         compared = [(name, teacher.model.reader) for teacher in aligned for name in teacher.tasks]
     for name, reader in compared:
-        teacher_reader, read_by_student = reader.of(name), student_reader.of(name)
+        teacher_reader, read_by_student = reader.for_task(name), student_reader.for_task(name)
         if not read_by_student.reads_like(teacher_reader):
             raise UserError(
                 f"a term of {validated.settings.name} compares teacher and student token by token, but the "

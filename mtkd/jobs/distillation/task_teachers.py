@@ -1,4 +1,4 @@
-"""The teachers of a distillation on the rows of tasks: run on every batch, or asked for all logits before."""
+"""The teachers of a distillation on tasks: run on every batch, or once for all logits beforehand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskTeachers:
     rows: EncodedRows
 
     def uses_cached_logits(self, need: OutputSpec) -> bool:
-        """True if the teacher's outputs that a stage needs are logits that are computed before it."""
+        """True if a stage needs only logits, and these are computed before it starts."""
         several = len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
         return need == LOGITS and (self.validated.settings.teacher.cache_logits or several)
 

@@ -254,7 +254,7 @@ def _check_heads(settings: DistillSettings) -> list[str]:
 def _require_only_logits(validated: ValidatedRun) -> None:
     """Check that several teachers, or soft labels in the data, provide what the losses need."""
     if isinstance(validated.teacher, TeacherGroup):
-        validated.teacher.require_logits_only(validated.teacher_need)
+        validated.teacher.check_can_provide(validated.teacher_need)
     need = replace(validated.teacher_need, logits=False)
     if validated.soft_labelled and need != OutputSpec():
         raise UserError(

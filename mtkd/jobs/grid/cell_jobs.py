@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.grids import CellStep, Grid
-from mtkd.jobs.grid.cell_length import (
-    covering_specs,
+from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
+from mtkd.jobs.grid.training_length import (
     epoch_options,
-    settings_to_pass,
+    settings_without_length,
+    specs_that_train,
     stage_weights,
     stages_of,
     steps_key,
 )
-from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
-from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
 from mtkd.recipes import recipe_command
 from tasks.task_names import resolve, task_words
 
@@ -73,7 +73,9 @@ class CellJobs:
         earlier, teacher = self.earlier(name), self.inputs.teacher
         assert earlier or teacher, "`check_inputs` must be called first"
         model = str(earlier[-1].out) if earlier else str(teacher).replace("{task}", self.task_spec)
-        step = CellStep(recipe=self.grid.recipe_of(name), set=settings_to_pass(self.grid, self.inputs, name))
+        step = CellStep(
+            recipe=self.grid.recipe_of(name), set=settings_without_length(self.grid, self.inputs, name)
+        )
         steps_of = self._steps_of(name)
         options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
         options += [] if steps_of else epoch_options(self.grid, self.inputs, name, self.task_spec)
@@ -95,7 +97,7 @@ class CellJobs:
 
     def _common_options(self, name: str) -> list[str]:
         options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
-        options += setting_words(settings_to_pass(self.grid, self.inputs, name))
+        options += setting_words(settings_without_length(self.grid, self.inputs, name))
         return [*options, "--out", str(self._directory(name))]
 
     def _steps_of(self, name: str) -> tuple[Job, ...]:
@@ -111,7 +113,7 @@ class CellJobs:
         reference = self._reference
         if name == reference or self._steps_key(name) == self._steps_key(reference):
             return ()
-        specs = covering_specs(self.grid.specs_of(reference), self.task_spec)
+        specs = specs_that_train(self.grid.specs_of(reference), self.task_spec)
         jobs = [CellJobs(self.grid, self.inputs, spec, self.seed) for spec in specs]
         return tuple(job for cells in jobs for job in cells.main(reference))
 

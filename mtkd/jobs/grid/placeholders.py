@@ -1,4 +1,4 @@
-"""Words that a dry run prints in place of inputs that a grid needs and that are not given."""
+"""Placeholders such as TEACHER, which a dry run prints for inputs that a grid needs and that are missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mtkd.jobs.grid.grid_checks import missing_inputs
 from mtkd.jobs.grid.grid_jobs import GridInputs
 
 
-def with_placeholders(grid: Grid, inputs: GridInputs) -> tuple[GridInputs, dict[str, str]]:
-    """The inputs, with words such as TEACHER for those that the grid needs and that are None.
+def fill_placeholders(grid: Grid, inputs: GridInputs) -> tuple[GridInputs, dict[str, str]]:
+    """Fill each missing input that the grid needs with a placeholder such as TEACHER.
 
     Commands with such words can be printed, but not run.
 
     Returns:
-        The inputs; and attribute -> the hint that says how to give it, for each that has been filled.
+        The filled inputs; and for each placeholder its attribute -> a hint that says how to give it.
     """
     missing = missing_inputs(grid, inputs)
     words: dict[str, Any] = {name: name.upper() for name in missing}

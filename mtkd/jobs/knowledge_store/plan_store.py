@@ -257,7 +257,7 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
     job = prepared.job
     accelerator = make_accelerator()
     job.teacher.to(accelerator.device)
-    lengths = {name: job.teacher.reader.of(name).lengths(rows.texts) for name, rows in job.data.items()}
+    lengths = {name: job.teacher.reader.for_task(name).lengths(rows.texts) for name, rows in job.data.items()}
     selection = job.contents.need.selection
     ahsk = None
     if selection is not None:

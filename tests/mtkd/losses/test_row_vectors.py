@@ -171,6 +171,6 @@ def test_teachers_that_pool_differently_teach_all_but_pooled_layers(tiny_encoder
     members = [Member(first, ("rte",)), Member(replace(first, config=config), ("sst2",))]
     group = TeacherGroup.of(members, [RTE, SST2])
     assert isinstance(group, TeacherGroup)
-    group.require_logits_only(OutputSpec(hidden=frozenset({1}), cls=frozenset({1})))
+    group.check_can_provide(OutputSpec(hidden=frozenset({1}), cls=frozenset({1})))
     with pytest.raises(UserError, match="differ: mean_pooled False and True"):
-        group.require_logits_only(OutputSpec(mean=frozenset({1})))
+        group.check_can_provide(OutputSpec(mean=frozenset({1})))

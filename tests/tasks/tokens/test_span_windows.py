@@ -133,7 +133,7 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
 
 
 def test_bilstm_readers_are_refused(minilm: Tokeniser) -> None:
-    with pytest.raises(UserError, match="each by itself"):
+    with pytest.raises(UserError, match="question and the context separately"):
         Reader(minilm, "separate", 32).rows(examples(("q", "c", "c", 0)))
 
 

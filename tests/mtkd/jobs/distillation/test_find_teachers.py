@@ -279,18 +279,21 @@ def test_outputs_in_another_order_are_refused_and_evaluated_with_a_warning(
         assert ("--teacher-labels sst2=positive,negative" in printed) == (not given), scored.err
 
 
-def test_teachers_that_read_pairs_differently(save_checkpoint: Callable[..., Path]) -> None:
+def test_teachers_may_read_pairs_differently(save_checkpoint: Callable[..., Path]) -> None:
     place = save_checkpoint("Bert", **ENTAILED)
     teacher = CheckpointRef.of("cross", place, RTE)
     config = teacher.config.model_copy(update={"pairs": "bi-encoder"})
-    members = [Member(teacher, ("rte",)), Member(replace(teacher, name="bi", config=config), ("sst2",))]
-    group = TeacherGroup.of(members, [RTE, SST2])
+    (mrpc,) = resolve("mrpc")
+    members = [
+        Member(teacher, ("rte",)),
+        Member(replace(teacher, name="bi", config=config), ("mrpc", "sst2")),
+    ]
+    group = TeacherGroup.of(members, [RTE, SST2, mrpc])
     assert isinstance(group, TeacherGroup)
-    with pytest.raises(UserError) as error:
-        group.require_logits_only(OutputSpec(hidden=frozenset([1])))
-    shown = "encoders of the teachers cross and bi differ: pairs cross-encoder and bi-encoder"
-    assert error.value.problem.endswith(shown)
-    assert "`pairs=cross-encoder`" in str(error.value.hint)
+    group.check_can_provide(OutputSpec(hidden=frozenset([1])))
+    assert group.config.pairs == group.init_spec.teacher.pairs == ["mrpc"]
+    with pytest.raises(UserError, match="encoders of the teachers cross and bi differ: the outputs"):
+        group.check_can_provide(OutputSpec(pooled=True))
 
 
 def test_names_that_had_to_be_assumed_are_a_warning(

@@ -120,7 +120,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
     assert set(run.record["scores"]) == {"squad/validation"}, "a task that it did not know"
     bilstm = load_settings("mkd-lstm", "distill", {"train.epochs": 1, "student.max_length": 32}, "rte")
     distill(Request("pocket", "rte", tmp_path / "lstm", 16, 16), bilstm, str(span_teacher))
-    with pytest.raises(UserError, match="each by itself"):
+    with pytest.raises(UserError, match="question and the context separately"):
         finetune(Request("pocket", "squad", tmp_path / "not"), settings, tmp_path / "lstm")
     assert not (tmp_path / "not").exists()
 

@@ -183,7 +183,7 @@ def test_a_student_reads_each_task_as_its_teachers_do(tiny_encoder: Path, tmp_pa
         ({"pairs": ["rte"], "pair_head": "san"}, "rte", "pair_head=san"),
         ({"pair_head": "san"}, "rte", "pair_head=san"),
         ({"pooling": "pooler"}, "rte", "cannot use pooling=pooler"),
-        ({}, "squad_v2", "question and context each by itself"),
+        ({}, "squad_v2", "question and the context separately"),
     ],
 )
 def test_what_a_bi_encoder_cannot_do(

@@ -1,4 +1,4 @@
-"""How long the run of a cell trains: its epochs, divided among stages, or the steps of other runs."""
+"""How long a cell trains: its epochs, divided among stages, or the same number of steps as other runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.task_names import resolve
 _LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
 
 
-def settings_to_pass(grid: Grid, inputs: GridInputs, name: str) -> dict[str, Any]:
+def settings_without_length(grid: Grid, inputs: GridInputs, name: str) -> dict[str, Any]:
     """The settings of a cell, without those of its length if `epochs` or `steps_of` decides it."""
     settings = grid.sets_of(name)
     if not (inputs.epochs or grid.cells[name].steps_of):
@@ -52,7 +52,7 @@ def epoch_options(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> 
 
 
 def stages_of(grid: Grid, name: str, task_spec: str) -> list[Stage]:
-    """The stages of a cell that distils, before `one_stage` merges them; of other cells none."""
+    """The stages of a cell that distils, before `one_stage` merges them; empty for other cells."""
     settings = _settings(grid, name, task_spec)
     if not isinstance(settings, DistillSettings):
         return []
@@ -66,14 +66,14 @@ def stage_weights(stages: Sequence[Stage]) -> list[int]:
 
 
 def steps_key(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> tuple[Any, ...]:
-    """Cells with the same key train for the same number of steps in as many epochs of the same tasks."""
+    """With equal keys, the same epochs on the same tasks take two cells the same number of steps."""
     cell, settings = grid.cells[name], _settings(grid, name, task_spec)
     rows = (cell.limit or inputs.limit, inputs.corpus_of(cell), learns_without_labels(grid, name))
     return (*rows, _batches(settings), _text_lengths(settings, task_spec))
 
 
-def covering_specs(specs: Sequence[str], task_spec: str) -> list[str]:
-    """The entries of tasks that train the tasks of another; empty if they do not train each of them."""
+def specs_that_train(specs: Sequence[str], task_spec: str) -> list[str]:
+    """The entries of `specs` that together train every task of `task_spec`; empty if one is not trained."""
     if task_spec in specs:
         return [task_spec]
     wanted = {task.name for task in resolve(task_spec)}
@@ -95,7 +95,7 @@ def _trains(settings: Any) -> list[TrainSettings]:
 
 
 def _batches(settings: Any) -> list[Any]:
-    """What decides the number of batches per epoch, for each stage; with its weight if that matters, too."""
+    """What decides each stage's number of batches per epoch, with its weight if the stages differ."""
     batches = [
         (
             ("tokens", train.batch_tokens) if train.batch_tokens else ("rows", train.batch_size),

@@ -1,4 +1,4 @@
-"""One plot of the models of several finished comparisons (`mtkd compare`)."""
+"""Plots the models of several finished comparisons (`mtkd compare`) together."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def plot_comparisons(paths: Sequence[Path], out: Path, *, overwrite: bool = Fals
             differently, fewer than two rows can be plotted, or `out` exists or has another suffix.
     """
     if out.suffix not in _FORMATS:
-        raise UserError(f"`out={out}` is not the name of a plot", expected=f"a file {', '.join(_FORMATS)}")
+        raise UserError(
+            f"`out={out}` has an unsupported format", expected=f"a name that ends in {', '.join(_FORMATS)}"
+        )
     if out.exists() and not (overwrite and out.is_file()):
-        problem = "is a directory" if out.is_dir() else "exists already"
+        problem = "is a directory" if out.is_dir() else "already exists"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
         raise UserError(f"`out={out}` {problem}", hint=hint)
     comparisons = [_read(path) for path in paths]
@@ -126,7 +128,7 @@ def _check_tasks(comparisons: Sequence[_Comparison]) -> None:
             raise UserError(
                 f"{other.file} compares scores on {', '.join(other.table['tasks'])}",
                 expected=f"the same tasks as in {first.file}: {', '.join(first.table['tasks'])}",
-                hint="plot these comparisons apart, or run their grids on the same tasks",
+                hint="plot these comparisons separately, or run their grids on the same tasks",
             )
 
 
@@ -152,7 +154,7 @@ def _common_length(comparisons: Sequence[_Comparison]) -> str:
     if len({*known.values()}) > 1:
         lengths = [f"{tokens} in {file}" for file, tokens in known.items()]
         raise UserError(
-            f"the rows were timed with different numbers of tokens: {'; '.join(lengths)}",
+            f"the rows were timed at different sequence lengths: {'; '.join(lengths)}",
             expected="one length in all comparisons",
             hint="set `seq_len` in [bench] of the grids and run mtkd compare again; finished runs are not "
             "repeated",
