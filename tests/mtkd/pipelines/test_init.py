@@ -233,7 +233,7 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         (
             {"a.csv": ROWS},
             ["--name", "a b"],
-            ["--name a b cannot be the name of a task", "starting with a letter"],
+            ["--name 'a b' cannot be the name of a task", "starting with a letter"],
         ),
         ({"a.csv": ROWS}, ["--label", "text", "--columns", "text"], ["one column has two roles: text, text"]),
         ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),

@@ -129,7 +129,7 @@ def test_labels_of_a_checkpoint_that_does_not_name_them(
         (["--recipe", "waldorf"], "heads"),
         (["--teacher", "minilm"], "minilm"),
         (["--teacher", "./nowhere"], "nowhere"),
-        (["--teacher", ""], "--teacher has an empty name"),
+        (["--teacher", ""], "--teacher is empty"),
         (["--teacher-labels", "reviews=a,b"], "there is no --teacher"),
     ],
 )
