@@ -43,7 +43,7 @@ class OnnxModel:
     Attributes:
         record: export.json.
         tasks: the tasks with which the model was exported, by head.
-        reader: how rows become token ids.
+        reader: how rows become token ids; `reader_of` is the reader of one task.
 
     Raises:
         UserError: this is no export, a file is missing or damaged, or onnxruntime is not installed.
@@ -75,14 +75,15 @@ class OnnxModel:
 
         Args:
             tokens: one sequence per row, or one per text and row, as `tasks.tokens.encoding.pad_rows` returns
-                them.
+                them with the reader of the task (`reader_of`).
         """
         return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
 
     def reader_of(self, task: Task) -> Reader:
         """How the rows of a task become token ids."""
-        apart = {task.name} if task.head in self._side_by_side else ()
-        return replace(self.reader, side_by_side=frozenset(apart)).for_task(task.name)
+        if task.head in self._side_by_side:
+            return replace(self.reader, input_format="side-by-side")
+        return self.reader
 
     def _graph_of(self, texts: int) -> _Graph:
         """The graph that reads rows of so many texts; raises UserError if there is none."""

@@ -126,10 +126,11 @@ def export(
             "mtkd": mtkd.__version__,
             "source": source,
             "input_format": model_copy.encoder.input_format,
-            "side_by_side": [t.head for t in tasks if model_copy.encoder.config.compares_texts(t)],
             "tokeniser": described_tokeniser(model_copy.tokeniser),
             "parameters": count_parameters(model_copy).to_json(),
         }
+        if apart := model_copy.reader.side_by_side:
+            record["side_by_side"] = [task.head for task in tasks if task.name in apart]
         _write(directory, graphs, record)
         difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}

@@ -14,7 +14,15 @@ from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_t
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
-from mtkd.models.encoders.pretrained_config import PairEncoding, compares_sentences, digest_encoder, locate
+from mtkd.models.encoders.pretrained_config import (
+    PairEncoding,
+    bi_encoder_for,
+    can_be_bi_encoder,
+    compares_sentences,
+    digest_encoder,
+    locate,
+    pretrained_config,
+)
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -25,7 +33,7 @@ from mtkd.training.callbacks import Callback
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -109,36 +117,30 @@ class _Refine(TrainingJob):
     def _pairs(self) -> PairEncoding:
         """How tasks with two texts are read."""
         settings = self.settings
-        if settings.pairs in ("cross-encoder", "auto"):
-            return self._suitable_pairs() if settings.pairs == "auto" else "cross-encoder"
+        if settings.pairs == "auto":
+            return self._suitable_pairs()
+        if settings.pairs == "cross-encoder":
+            return "cross-encoder"
         if settings.pair_head == "san":
             raise UserError(
                 "pair_head=san reads both texts together, and a bi-encoder each by itself",
                 hint="use `pairs=cross-encoder` or `pair_head=linear`",
             )
-        return self._chosen_pairs(settings.pairs) if isinstance(settings.pairs, list) else "bi-encoder"
+        return bi_encoder_for(settings.pairs, self.tasks) if settings.pairs != "bi-encoder" else "bi-encoder"
 
     def _suitable_pairs(self) -> PairEncoding:
         """A bi-encoder for few rows or for scores, if the encoder was trained to compare sentences."""
-        settings = self.settings
-        can_compare = settings.pooling in ("auto", "cls", "mean") and settings.pair_head == "linear"
-        if not (can_compare and compares_sentences(self.sources["encoder"])):
+        settings, name = self.settings, self.sources["encoder"]
+        config = pretrained_config(name, None if settings.pooling == "auto" else settings.pooling)
+        fits = settings.pair_head == "linear" and compares_sentences(name) and can_be_bi_encoder(config)
+        if not fits:
             return "cross-encoder"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
         few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
         if few and not any(part.task.type.predicts_spans for part in pairs):
             return "bi-encoder"
-        return [part.task.head for part in pairs if part.task.kind == "regress"] or "cross-encoder"
-
-    def _chosen_pairs(self, names: list[str]) -> PairEncoding:
-        """The heads of the tasks that the user wants a bi-encoder to read."""
-        by_name = {
-            task.name: task for task in self.tasks if len(task.columns) == 2 and not task.type.predicts_spans
-        }
-        for name in names:
-            if name not in by_name:
-                raise unknown("task with two texts", name, by_name)
-        return [by_name[name].head for name in names] or "cross-encoder"
+        scored = [part.task.name for part in pairs if part.task.kind == "regress"]
+        return bi_encoder_for(scored, self.tasks)
 
     def train(self) -> Trained:
         trainer = Trainer(

@@ -144,7 +144,7 @@ def shard_tensors(
     """The teacher's outputs for the rows of a shard: field -> entries in the order of the shard."""
     task, rows = inputs
     fields = contents.fields(LogitsLayout.of(task))
-    counts = _counts(contents, source.model, rows)
+    counts = _counts(contents, source.model.reader_of(task), rows)
     offsets = {
         per: torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)]) for per, count in counts.items()
     }
@@ -153,7 +153,7 @@ def shard_tensors(
     for name, per in (("tokens", "token"), ("kept", "kept")):
         if name in tensors:
             tensors[name] = counts[per].to(torch.int32)
-    collate = Collator(source.model.reader)
+    collate = Collator(source.model.reader_of(task))
     for numbers in length_sorted_batches(rows, collate.reader, batch_size):
         batch = collate(rows, numbers)
         packed = pack_outputs(source.outputs(task, batch.to(device)), contents)
@@ -182,7 +182,7 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
         return
     name, rows = next(iter(job.data.items()))
     need = OutputSpec(scores=layers, query=layers, key=layers)
-    batch = Collator(job.teacher.reader)(rows, np.arange(1)).to(device)
+    batch = Collator(job.teacher.reader_of(job.tasks[name]))(rows, np.arange(1)).to(device)
     outputs = OnlineTeacher(job.teacher, need).outputs(job.tasks[name], batch)
     for layer in layers:
         recomputed = scores_of(outputs.query[layer], outputs.key[layer], job.contents.shape.heads)
@@ -196,22 +196,21 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
 
 def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.ndarray]:
     """The row numbers of batches of all rows, longest first, to minimise padding."""
-    order = np.argsort(-reader.for_task(rows.task).lengths(rows.texts), kind="stable")
+    order = np.argsort(-reader.lengths(rows.texts), kind="stable")
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> dict[str, Tensor]:
+def _counts(contents: Contents, reader: Reader, rows: Encoded) -> dict[str, Tensor]:
     """ "row", "token" and "kept" -> (n,) int64 number of entries of each row."""
-    lengths, n_kept = entry_counts(contents, teacher, rows)
+    lengths, n_kept = entry_counts(contents, reader, rows)
     ones = np.ones(len(rows), np.int64)
     return {
         per: torch.from_numpy(count) for per, count in (("row", ones), ("token", lengths), ("kept", n_kept))
     }
 
 
-def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
+def entry_counts(contents: Contents, reader: Reader, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
     """The (n,) number of real tokens and the (n,) number of kept tokens of each row."""
-    reader = teacher.reader.for_task(rows.task)
     lengths = reader.lengths(rows.texts).astype(np.int64)
     selection = contents.need.selection
     if selection is None:

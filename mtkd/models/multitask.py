@@ -104,7 +104,7 @@ class MultiTaskModel(nn.Module):
 
     @property
     def reader(self) -> Reader:
-        """How this model reads text."""
+        """How this model reads text; for tasks that share a head under another name, see `reader_of`."""
         return self._reader(*self.tasks.values())
 
     def reader_of(self, task: Task) -> Reader:

@@ -54,13 +54,16 @@ class TeacherGroup(TeacherRef):
     def of(members: Sequence[Member], tasks: Sequence[Task]) -> TeacherRef:
         """Group teachers; a single teacher of all tasks of the run is returned as it is."""
         first = members[0].teacher
+        heads = _compared_heads(members, tasks)
         if len(members) == 1 and len(members[0].tasks) == len(tasks):
+            if isinstance(getattr(first.config, "pairs", None), list):  # perhaps of other tasks
+                return replace(first, config=_with_pairs(first.config, heads, tasks))
             return first
         name = ", ".join(f"{task}={member.teacher.name}" for member in members for task in member.tasks)
         taught_names = {task for member in members for task in member.tasks}
         taught_tasks = [task for task in tasks if task.name in taught_names]
         saved = replace(first.saved, tasks=taught_tasks) if first.saved else None
-        config = _with_pairs(first.config, _compared_heads(members, tasks), tasks)
+        config = _with_pairs(first.config, heads, tasks)
         return TeacherGroup(name, saved, config, members=tuple(members))
 
     @property

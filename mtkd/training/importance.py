@@ -47,7 +47,6 @@ def measure_importance(
         raise UserError("only a Transformer teacher can be pruned into a student")
     parts = layer_parts(encoder.body, encoder.n_layers)
     objective = labels_objective()
-    collate = Collator(teacher.reader)
     sums = [{"heads": torch.zeros(()), "units": torch.zeros(()), "layer": torch.zeros(())} for _ in parts]
     random = np.random.default_rng(seed)
     labelled = {name: np.flatnonzero(rows.labelled) for name, rows in data.items()}
@@ -58,6 +57,7 @@ def measure_importance(
     teacher.eval().requires_grad_(True)
     with progress("importance", sum(map(len, chosen.values()))) as advance:
         for name, rows in chosen.items():
+            collate = Collator(teacher.reader_of(tasks[name]))
             for start in range(0, len(rows), batch_size):
                 batch = collate(data[name], rows[start : start + batch_size]).to(device)
                 outputs = teacher(batch.inputs, tasks[name].head)

@@ -77,8 +77,11 @@ def probed_tasks(init_heads: str, tasks: Iterable[Task], encoder: AnyEncoder) ->
     """
     if init_heads == "auto":
         joined = encoder.input_format == "joined"
-        config = encoder.config
-        return [t.name for t in tasks if len(t.columns) == 1 or not joined or config.compares_texts(t)]
+        return [
+            task.name
+            for task in tasks
+            if len(task.columns) == 1 or not joined or encoder.config.compares_texts(task)
+        ]
     return [task.name for task in tasks] if init_heads == "linear-probe" else []
 
 

@@ -166,7 +166,7 @@ class _DistillText(StagedJob):
         need, source = objective.teacher_need, None
         if need != OutputSpec():
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
-        collate = Collator(student.reader, teacher.reader if source else None)
+        collate = Collator(student.reader_of(TEXT), teacher.reader_of(TEXT) if source else None)
         batches = TextBatches(
             self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
         )

@@ -108,7 +108,8 @@ def _check_readers(
         compared = [(name, reader) for name in names if validated.aligned]
     else:
         aligned = [teacher for teacher in teachers if validated.aligned_with(teacher.tasks)]
-        compared = [(name, teacher.model.reader) for teacher in aligned for name in teacher.tasks]
+        by_name = {task.name: task for task in validated.tasks}
+        compared = [(n, teacher.model.reader_of(by_name[n])) for teacher in aligned for n in teacher.tasks]
     for name, reader in compared:
         teacher_reader, read_by_student = reader.for_task(name), student_reader.for_task(name)
         if not read_by_student.reads_like(teacher_reader):
@@ -117,7 +118,8 @@ def _check_readers(
                 f"teacher reads {_describe_reader(teacher_reader)}, and the student "
                 f"{_describe_reader(read_by_student)}",
                 hint="use a Transformer student with the teacher's vocabulary and "
-                "`student.transformer.pairs=auto`, or remove the term",
+                "`student.transformer.pairs=auto`, or a teacher that was refined with "
+                "`pairs=cross-encoder`, or remove the term",
             )
 
 

@@ -145,7 +145,7 @@ def validate_run(
     warnings: list[str] = []
     if student is None:
         chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
-        settings = settings.model_copy(update={"student": chosen})
+        settings = settings.model_copy(update={"student": chosen.for_tasks(tasks)})
     spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"

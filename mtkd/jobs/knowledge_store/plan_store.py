@@ -213,7 +213,7 @@ def with_token_limit(contents: Contents, tokens: int) -> Contents:
 def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
     selection = contents.need.selection
     everything = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
-    tokens, eligible = entry_counts(everything, teacher, rows)
+    tokens, eligible = entry_counts(everything, teacher.reader_of(data.tasks[rows.task]), rows)
     return Counted(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
 
 
@@ -257,7 +257,9 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
     job = prepared.job
     accelerator = make_accelerator()
     job.teacher.to(accelerator.device)
-    lengths = {name: job.teacher.reader.for_task(name).lengths(rows.texts) for name, rows in job.data.items()}
+    lengths = {
+        name: job.teacher.reader_of(job.tasks[name]).lengths(rows.texts) for name, rows in job.data.items()
+    }
     selection = job.contents.need.selection
     ahsk = None
     if selection is not None:
@@ -280,7 +282,7 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
     total = 0.0
     for name, rows in job.data.items():
-        collate = Collator(job.teacher.reader)
+        collate = Collator(job.teacher.reader_of(job.tasks[name]))
         batches = length_sorted_batches(rows, collate.reader, job.batch_size)
         count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
         timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]

@@ -84,6 +84,14 @@ class StudentSettings(Strict):
         """
         return self, []
 
+    def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
+        """The settings for a run with these tasks.
+
+        Raises:
+            UserError: a setting names a task that does not fit it.
+        """
+        return self
+
 
 class EncoderConfig(Strict):
     """The configuration that model.json stores: enough to rebuild the encoder, without its weights.

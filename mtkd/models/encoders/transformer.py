@@ -115,7 +115,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             source = context.teacher
         else:
             pooling: Pooling | None = "pooler" if config.pooling == "pooler" else None
-            source = cls.pretrained(source_name(transformer, context.init_spec.encoder), pooling)
+            name = source_name(transformer, context.init_spec.encoder)
+            source = cls.pretrained(name, pooling, pairs="cross-encoder")  # only its weights are copied
         models = student.body, student.n_layers, source.body, source.n_layers
         if not transformer.prune:
             copy_layers(*models, layers_to_copy(transformer, student.n_layers, source.n_layers))

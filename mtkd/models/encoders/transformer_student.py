@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from mtkd.models.encoders.encoder import StudentSettings
+from mtkd.models.encoders.pretrained_config import bi_encoder_for
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitSpec
+from tasks.task import Task
 
 
 class TransformerStudentSettings(StudentSettings):
@@ -38,3 +41,14 @@ class TransformerStudentSettings(StudentSettings):
             transformer = transformer.model_copy(update={"init": "teacher"})
         transformer, warnings = first_available(transformer, init_spec)
         return self.model_copy(update={"transformer": transformer}), warnings
+
+    def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
+        """The settings, in which `pairs` lists heads instead of tasks.
+
+        Raises:
+            UserError: it lists a task that a bi-encoder cannot read.
+        """
+        if isinstance(self.transformer.pairs, str):
+            return self
+        pairs = bi_encoder_for(self.transformer.pairs, tasks)
+        return self.model_copy(update={"transformer": self.transformer.model_copy(update={"pairs": pairs})})

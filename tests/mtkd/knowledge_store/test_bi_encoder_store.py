@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from first_terms import FirstTerms
 
 import mtkd
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.losses.hidden_knowledge import kept_counts
 from mtkd.teachers.teacher_sources import OnlineTeacher
-from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.common.errors import UserError
 from tasks.common.records import write_record
 from tasks.data.loading import load_rows
@@ -50,16 +50,6 @@ top = 2
 """
 DATA: dict[str, Any] = {"data": "pocket", "tasks": ["rte", "mrpc", "sst2"], "limit": 24}
 RUN: dict[str, Any] = {**DATA, "eval_limit": 8, "epochs": 1, "device": "cpu"}
-
-
-class FirstTerms(Callback):
-    """Records the loss terms of the first step."""
-
-    def __init__(self) -> None:
-        self.first: dict[str, float] = {}
-
-    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
-        self.first = self.first or dict(state.terms)
 
 
 @pytest.fixture(params=["bi-encoder", ["rte"]])

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
+from first_terms import FirstTerms
 
 import mtkd
 from mtkd.models.encoders.pretrained_config import Pooling
@@ -175,11 +176,70 @@ def test_a_student_reads_each_task_as_its_teachers_do(tiny_encoder: Path, tmp_pa
     assert both.module.encoder.config.pairs == "bi-encoder"
 
 
+def test_a_task_that_shares_the_head_of_another_is_read_like_it(tiny_encoder: Path, tmp_path: Path) -> None:
+    """A student learns it from the teacher, from a store, and if the student's `pairs` names it."""
+    mixed = {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
+    teacher = mtkd.refine(tiny_encoder, tasks=["rte", "stsb"], out=tmp_path / "t", settings=mixed, **RUN)
+    similar = tmp_path / "similar.toml"
+    similar.write_text(SIMILAR)
+    small = {"student.transformer.layers": 1, "student.max_length": 48, "student.dropout": 0.0}
+    small["student.transformer.dropout"] = 0.0
+    for name in ("stsb", str(similar)):
+        losses = []
+        place = tmp_path / Path(name).stem
+        data: dict[str, Any] = {"data": "pocket", "tasks": [name], "limit": 24}
+        run: dict[str, Any] = {**data, "eval_limit": 16, "epochs": 1, "device": "cpu"}
+        mtkd.build_store(
+            "layerwise-3", teacher=teacher, out=place / "k", settings=small, dtype="fp32", **data
+        )
+        own = small | {"student.transformer.pairs": [Path(name).stem]}
+        for out, given, settings in (
+            ("online", {"teacher": teacher}, small),
+            ("stored", {"store": place / "k"}, small),
+            ("own", {"teacher": teacher}, own),
+        ):
+            first = FirstTerms()
+            student = mtkd.distill(
+                "layerwise-3", out=place / out, settings=settings, callbacks=[first], **given, **run
+            )
+            assert student.module.encoder.config.compares_texts(resolve(name)[0])
+            losses.append(first.first)
+        assert losses[0].keys() == {"hidden", "logits"}
+        assert losses[1:] == [pytest.approx(losses[0], rel=1e-4)] * 2
+
+
+def test_a_teacher_that_reads_no_task_of_the_run_apart_gives_pooled_vectors(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    mixed = {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
+    teacher = mtkd.refine(tiny_encoder, tasks=["rte", "stsb"], out=tmp_path / "t", settings=mixed, **RUN)
+    settings = {
+        "student.transformer.layers": 1,
+        "student.max_length": 48,
+        "terms.rows.loss": "sample_similarity",
+        "terms.rows.row_vector": "pooled",
+    }
+    student = mtkd.distill(
+        "layerwise-3", teacher=teacher, tasks=["rte"], out=tmp_path / "s", settings=settings, **RUN
+    )
+    assert student.module.encoder.config.pairs == "cross-encoder"
+    with pytest.raises(UserError, match="'rows'"):
+        mtkd.distill(
+            "layerwise-3", teacher=teacher, tasks=["stsb"], out=tmp_path / "x", settings=settings, **RUN
+        )
+    unknown = settings | {"student.transformer.pairs": ["sst2"]}
+    with pytest.raises(UserError, match="unknown task that a bi-encoder can read 'sst2'"):
+        mtkd.distill(
+            "layerwise-3", teacher=teacher, tasks=["rte"], out=tmp_path / "y", settings=unknown, **RUN
+        )
+
+
 @pytest.mark.parametrize(
     ("settings", "tasks", "message"),
     [
-        ({"pairs": ["stsb"]}, "rte,sst2", "unknown task with two texts 'stsb'"),
-        ({"pairs": ["sst2"]}, "rte,sst2", "unknown task with two texts 'sst2'"),
+        ({"pairs": ["stsb"]}, "rte,sst2", "unknown task that a bi-encoder can read 'stsb'"),
+        ({"pairs": ["sst2"]}, "rte,sst2", "unknown task that a bi-encoder can read 'sst2'"),
+        ({"pairs": ["squad_v2"]}, "rte,squad_v2", "unknown task that a bi-encoder can read 'squad_v2'"),
         ({"pairs": ["rte"], "pair_head": "san"}, "rte", "pair_head=san"),
         ({"pair_head": "san"}, "rte", "pair_head=san"),
         ({"pooling": "pooler"}, "rte", "cannot use pooling=pooler"),
@@ -197,7 +257,11 @@ def test_what_a_bi_encoder_cannot_do(
 
 
 def test_the_default_fits_encoder_and_rows(
-    tiny_encoder: Path, tmp_path: Path, cached_on_hub: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tiny_encoder: Path,
+    tmp_path: Path,
+    cached_on_hub: Callable[..., None],
+    save_checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Encoders that declare how they pool sentences become bi-encoders, unless there are many pairs."""
     sentences = tmp_path / "sentences"
@@ -217,6 +281,9 @@ def test_the_default_fits_encoder_and_rows(
     assert pairs("some/sentences", "rte,sst2", "b") == ("bi-encoder", "mean")
     assert pairs(sentences, "rte,sst2", "c", pair_head="san") == ("cross-encoder", "mean")
     assert pairs(tmp_path / "b", "rte", "again") == ("bi-encoder", "mean"), "it was trained as one"
+    family = save_checkpoint("MPNet")
+    shutil.copytree(sentences / "1_Pooling", family / "1_Pooling")
+    assert pairs(family, "rte,stsb", "mpnet") == ("cross-encoder", "mean"), "it cannot be a bi-encoder"
     assert pairs(sentences, "rte,squad_v2", "d") == ("cross-encoder", "mean")
     monkeypatch.setattr("mtkd.jobs.refine._FEW_PAIRS", 20)
     assert pairs(sentences, "rte,sst2", "e") == ("cross-encoder", "mean")
