@@ -1,9 +1,9 @@
 """Joins the text pairs of several parquet files into one file without labels, for `--unlabelled TASK=FILE`.
 
-    python scripts/join_pairs.py OUT.parquet FILE...
+    python scripts/join_pairs.py OUT.parquet FILE... [--columns question1,question2]
 
 The first two columns of each file are its texts. OUT has the columns sentence1 and sentence2, as STS-B, MRPC
-and RTE.
+and RTE, or those that --columns names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def read_pairs(file: str) -> pa.Table:
-    """The texts of a file, with the columns sentence1 and sentence2."""
-    first, second = pq.read_table(file).columns[:2]
-    return pa.table({"sentence1": first.cast(pa.string()), "sentence2": second.cast(pa.string())})
+def read_pairs(file: str, columns: list[str]) -> pa.Table:
+    """The texts of a file, with two columns of these names."""
+    texts = pq.read_table(file).columns[:2]
+    return pa.table({name: text.cast(pa.string()) for name, text in zip(columns, texts, strict=True)})
 
 
 def main() -> None:
@@ -27,8 +27,12 @@ def main() -> None:
     )
     parser.add_argument("out")
     parser.add_argument("files", nargs="+", metavar="file")
+    parser.add_argument("--columns", default="sentence1,sentence2")
     args = parser.parse_args()
-    pairs = pa.concat_tables([read_pairs(file) for file in args.files])
+    columns = args.columns.split(",")
+    if len(columns) != 2:
+        parser.error(f"--columns {args.columns} does not name two columns")
+    pairs = pa.concat_tables([read_pairs(file, columns) for file in args.files])
     pq.write_table(pairs, args.out)
     print(f"{len(pairs):,} pairs: {args.out}")
 
