@@ -1,13 +1,15 @@
-"""Values of options that click has no type for: JSON, a batch size that may be "auto"; and empty ones."""
+"""Values of options that click has no type for: paths or URLs, JSON, a batch size that may be "auto"."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from tasks.common.errors import UserError
+from tasks.common.urls import url_of
 
 _DEEPEST = 100  # tables inside each other
 
@@ -21,6 +23,29 @@ def empty_value(param: click.Parameter, ctx: click.Context) -> UserError:
         expected=metavar if is_option else "a path or name",
         hint="if the value is a variable of the shell, check that it is set",
     )
+
+
+class PathOrUrl(click.Path):
+    """A path; of a URL, that of its local copy, as it would be an output."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that an option names."""
+        if value == "" and param is not None and ctx is not None:
+            raise empty_value(param, ctx)
+        if "\0" in str(value):
+            self.fail("a NUL character cannot be part of a path", param, ctx)
+        url = url_of(value)
+        if url is None or url.startswith("file://"):
+            return super().convert(value, param, ctx)
+        from tasks.common.remote import Mirror
+
+        return Mirror.of(url, "outputs").path
+
+
+PATH = PathOrUrl()
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:

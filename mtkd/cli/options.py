@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from mtkd.cli.option_values import empty_value
+from mtkd.cli.option_values import PATH
 from tasks.common.arguments import MOST_THREADS
 from tasks.common.errors import UserError, plain
 from tasks.common.files import write_json
 from tasks.common.progress import say as say
 from tasks.common.progress import set_quiet
-from tasks.common.urls import url_of, with_urls
+from tasks.common.urls import with_urls
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -34,27 +34,6 @@ def stack(*options: Wrapper) -> Wrapper:
     return wrap
 
 
-class PathOrUrl(click.Path):
-    """A path; of a URL, that of its local copy, as it would be an output."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path that an option names."""
-        if value == "" and param is not None and ctx is not None:
-            raise empty_value(param, ctx)
-        if "\0" in str(value):
-            self.fail("a NUL character cannot be part of a path", param, ctx)
-        url = url_of(value)
-        if url is None or url.startswith("file://"):
-            return super().convert(value, param, ctx)
-        from tasks.common.remote import Mirror
-
-        return Mirror.of(url, "outputs").path
-
-
-PATH = PathOrUrl()
 THREADS = click.IntRange(1, MOST_THREADS)
 
 

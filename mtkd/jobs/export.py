@@ -125,12 +125,10 @@ def export(
             "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
-            "input_format": model_copy.encoder.input_format,
+            **_reading(model_copy),
             "tokeniser": described_tokeniser(model_copy.tokeniser),
             "parameters": count_parameters(model_copy).to_json(),
         }
-        if apart := model_copy.reader.side_by_side:
-            record["side_by_side"] = [task.head for task in tasks if task.name in apart]
         _write(directory, graphs, record)
         difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}
@@ -148,6 +146,13 @@ def export(
             directory / EXPORT, record | {key: export.to_json()[key] for key in ("difference", "scores")}
         )
     return export
+
+
+def _reading(model: MultiTaskModel) -> dict[str, Any]:
+    """How the model reads texts, for export.json."""
+    apart = model.reader.side_by_side
+    heads = [head for head, task in model.tasks.items() if task.name in apart]
+    return {"input_format": model.encoder.input_format} | ({"side_by_side": heads} if heads else {})
 
 
 def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
