@@ -97,7 +97,6 @@ _MODULES = {
         "report_html",
         "report_knowledge",
         "report_plot",
-        "report_plot",
     ),
     "mtkd.api.suggesting": ("suggest_students",),
     "mtkd.api.catalogue": (

@@ -50,16 +50,12 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
                 hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={name}`",
             )
             break
-    from_text = any(map(grid.first_of, grid.cells))
+    from_text, problem = any(map(grid.first_of, grid.cells)), "this grid starts students from plain text"
     if from_text and inputs.text is None:
-        missing["text"] = UserError(
-            "this grid starts students from plain text", hint="pass `text=FILE` with plain text"
-        )
+        missing["text"] = UserError(problem, hint="pass `text=FILE` with plain text")
     if given_encoder(grid, inputs) is None:
         if from_text:
-            missing["encoder"] = UserError(
-                "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
-            )
+            missing["encoder"] = UserError(problem, hint="pass their teacher as `encoder=NAME`")
         elif (grid.refine and not inputs.store) or "refine" in _commands(grid):
             missing["encoder"] = UserError(
                 "the grid refines an encoder, but none is given", hint="pass `encoder=NAME`"
