@@ -26,9 +26,7 @@ class ParallelModule:
     def __init__(self, accelerator: Accelerator, module: nn.Module, optimizer: torch.optim.Optimizer):
         self._accelerator = accelerator
         self.module: nn.Module = accelerator.prepare_model(module)
-        self.optimizer: torch.optim.Optimizer = accelerator.prepare_optimizer(
-            optimizer, device_placement=False
-        )
+        self.optimizer = optimizer
 
     def micro_batch(self, last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch; processes average their gradients in the last one of a step."""
@@ -36,7 +34,7 @@ class ParallelModule:
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Clip the gradient norm to `max_norm`; returns the norm before clipping, a scalar."""
-        return self._accelerator.clip_grad_norm_(self.module.parameters(), max_norm)  # type: ignore[return-value]
+        return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
 
     def gather_weights(self) -> None:
         """Copy the current weights to the caller's module; every process must call this."""

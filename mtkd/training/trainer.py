@@ -187,8 +187,11 @@ class Trainer(TrainingLoop[StepBatches]):
     ) -> tuple[Tensor, Tensor]:
         """The objective for one micro-batch, and the value of each of its terms."""
         batch, progress = cpu_batch.to(self.accelerator.device), self._progress
-        needed = self.train_module.objective.needs(progress)[1]
-        teacher_outputs = self.teacher.outputs(task, batch, needed) if self.teacher else None
+        teacher_outputs = None
+        if self.teacher:
+            teacher_outputs = self.teacher.outputs(
+                task, batch, self.train_module.objective.needs(progress)[1]
+            )
         loss, values = self.parallel.module(task, batch, teacher_outputs, num_items, progress, batch_items)
         return loss * weight, values * weight
 

@@ -118,6 +118,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Move the batch to a device; shared inputs stay shared."""
+        if self.labels.device == torch.device(device):
+            return self
         return self._map(lambda tensor: to_device(tensor, device))
 
     def pin_memory(self) -> Batch:

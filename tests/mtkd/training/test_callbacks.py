@@ -176,7 +176,9 @@ def test_prefetching_is_bounded_and_ends_with_its_block() -> None:
     before = set(threading.enumerate())
     with prefetched(counting(), 3) as items:
         assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
-    assert set(threading.enumerate()) <= before and len(made) <= 5 + 3 + 2
+    assert (
+        set(threading.enumerate()) <= before and len(made) <= 12
+    )  # two chunks in use, one ready, one in work
 
 
 @pytest.mark.parametrize("name", ["on_stepp", "on_step"])
