@@ -211,9 +211,16 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     # Ray prints to standard output that a worker has died, but that is for the results of the command
     with contextlib.redirect_stdout(sys.stderr):
+        # Without an address, Ray would connect to the last cluster of this machine, even if it has crashed
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
         try:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError) as error:
+            if "AuthenticationError" in str(error.__cause__):
+                raise UserError(
+                    f"the Ray cluster at {address!r} requires a token",
+                    hint="set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN unless ~/.ray/auth_token has the token",
+                ) from error
             raise UserError(
                 f"there is no Ray cluster at {address!r}: {reason_of(error)}",
                 hint="start one with `ray start --head`, or leave `address` out",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mtkd.output_files.worker_pools import Workers
+from tasks.common.errors import UserError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -39,3 +40,16 @@ def test_messages_of_ray_do_not_mix_with_results(
     print("a result")
     assert capsys.readouterr().out == "a result\n"
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: object) -> None:
+        cause = RuntimeError("Last connection error: ray.exceptions.AuthenticationError: token is missing")
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379") from cause
+
+    monkeypatch.setattr("ray.init", refuse)
+    with (
+        pytest.raises(UserError, match=r"the Ray cluster at '10\.0\.0\.1:6379' requires a token"),
+        Workers(1, "ray", address="10.0.0.1:6379").open(),
+    ):
+        pass
