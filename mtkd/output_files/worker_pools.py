@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
 from collections import deque
@@ -214,8 +215,9 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         # Without an address, Ray would connect to the last cluster of this machine, even if it has crashed
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         try:
+            _require_server(address)
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:  # among them Ray's ConnectionError
             if "AuthenticationError" in str(error.__cause__):
                 raise UserError(
                     f"the Ray cluster at {address!r} requires a token",
@@ -232,6 +234,13 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
         finally:
             ray.shutdown()
             _on_sigterm(on_sigterm)
+
+
+def _require_server(address: str) -> None:
+    """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _on_sigterm(handler: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -45,11 +46,23 @@ def test_messages_of_ray_do_not_mix_with_results(
 def test_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: object) -> None:
         cause = RuntimeError("Last connection error: ray.exceptions.AuthenticationError: token is missing")
-        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379") from cause
+        raise ConnectionError(f"Failed to connect to Ray cluster at {options['address']}") from cause
 
     monkeypatch.setattr("ray.init", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            pytest.raises(UserError, match=f"the Ray cluster at '{address}' requires a token"),
+            Workers(1, "ray", address=address).open(),
+        ):
+            pass
+
+
+def test_a_cluster_that_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
     with (
-        pytest.raises(UserError, match=r"the Ray cluster at '10\.0\.0\.1:6379' requires a token"),
-        Workers(1, "ray", address="10.0.0.1:6379").open(),
+        pytest.raises(UserError, match=f"there is no Ray cluster at '{address}': .*refused"),
+        Workers(1, "ray", address=address).open(),
     ):
         pass
