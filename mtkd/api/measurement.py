@@ -199,7 +199,7 @@ def glue_submission(
 
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already and not empty", hint="name another folder, or empty it")
+        raise UserError(f"{folder} already exists and is not empty", hint="name another folder, or empty it")
     loaded = [_loaded(model, device).module for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 

@@ -212,7 +212,8 @@ def _prepared(
         torch_device: Any = None
         if config.asks_endpoint and (launched().count > 1 or made_by.in_other_processes):
             raise UserError(
-                "an endpoint is asked by one process", hint="`concurrency=N` sends several requests at a time"
+                "an endpoint can only be used by one process",
+                hint="`concurrency=N` sends several requests at a time",
             )
         if config.model != RULES and not config.asks_endpoint:  # the others need no torch
             from mtkd.device import find_device, keep_memory

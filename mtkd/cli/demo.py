@@ -134,8 +134,8 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     average = scores["average"]
     points = [f"{100 * value:+.1f}" for value in (gain.difference, gain.low, gain.high)]
     echo(
-        f"Learning from the teacher instead of labels makes a difference of {points[0]} points "
-        f"(95% interval {points[1]} to {points[2]}) in the same number of steps."
+        f"Learning from the teacher instead of labels changes the score by {points[0]} points "
+        f"(95% interval {points[1]} to {points[2]}), after the same number of steps."
     )
     if (gained := average["teacher"] - average["majority"]) > 0:
         kept = (average["distilled"] - average["majority"]) / gained

@@ -217,7 +217,7 @@ class Grid(Strict):
     def _control(self, name: str, cell: Cell) -> Cell:
         if control_of(name) in self.cells:
             raise UserError(
-                f"control adds the cell {control_of(name)!r}, which is there already",
+                f"control adds the cell {control_of(name)!r}, which already exists",
                 hint="rename that cell, or remove `control`",
             )
         recipe = self.recipe_of(name)

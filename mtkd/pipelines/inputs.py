@@ -62,7 +62,7 @@ def check_output(step: Step, pipeline: Path) -> None:
     """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
     folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
     if not folder.is_dir():
-        raise UserError(f"{folder} is a file, so that {step.out} cannot be written")
+        raise UserError(f"{folder} is a file, so {step.out} cannot be written")
     inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
     refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 

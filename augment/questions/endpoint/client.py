@@ -154,7 +154,7 @@ class Client:
                 self._stopping.wait(wait)
 
     def _wait_for_slot(self) -> None:
-        """Wait until a request may start; raise if none may any more."""
+        """Wait until a request may start; raise if the client was stopped."""
         while not self._stopping.is_set():
             with self._lock:
                 wait = self._next - time.monotonic()

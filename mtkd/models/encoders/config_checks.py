@@ -57,7 +57,7 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
     """Check that a transformers configuration names no code, kernels or quantised weights.
 
     Raises:
-        UserError: it does, or a number is not finite or huge.
+        UserError: it names one, a number is too large or not finite, or the values are nested too deeply.
     """
     if isinstance(values, Mapping) and depth < _MAX_DEPTH:
         for key, value in values.items():
@@ -77,9 +77,11 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
     elif isinstance(values, list) and depth < _MAX_DEPTH:
         for value in values:
             refuse_code(value, where, depth + 1)
-    elif isinstance(values, Mapping | list) or (
-        isinstance(values, int | float) and not abs(values) <= _MAX_NUMBER
-    ):
+    elif isinstance(values, Mapping | list):
+        raise UserError(
+            f"{where}: {brief(values)} is nested too deeply", expected=f"at most {_MAX_DEPTH} levels"
+        )
+    elif isinstance(values, int | float) and not abs(values) <= _MAX_NUMBER:
         raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_MAX_NUMBER:,}")
 
 

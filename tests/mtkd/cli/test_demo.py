@@ -22,7 +22,7 @@ def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
     mean = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.7, "finetuned": 0.7}
     _report({"average": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
     printed = capsys.readouterr().out
-    assert said in printed and "makes a difference of -5.0 points (95% interval -10.0 to +0.0)" in printed
+    assert said in printed and "changes the score by -5.0 points (95% interval -10.0 to +0.0)" in printed
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 
-from mtkd.reporting.svg import TEXT, Scale, fitted, move_apart, number, place_labels, width_of
+from mtkd.evaluation.baseline import CONSTANT
+from mtkd.reporting.runs import ROLES
+from mtkd.reporting.svg import TEXT, Scale, css_class, fitted, move_apart, number, place_labels, width_of
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,9 @@ def test_labels_of_points_do_not_overlap() -> None:
         assert one[0] >= 0 and one[2] <= 360
         for other in boxes[:number_]:
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+
+
+@pytest.mark.parametrize("role", [*ROLES, CONSTANT])
+def test_each_role_has_a_colour(role: str) -> None:
+    stylesheet = files("mtkd.reporting").joinpath("templates", "style.css").read_text(encoding="utf-8")
+    assert f".{css_class(role)} {{ --c:" in stylesheet

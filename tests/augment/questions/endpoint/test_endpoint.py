@@ -471,8 +471,8 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"endpoint_model": None}, "does not say which model"),
         ({"beams": 2}, "`beams=2` with an endpoint"),
-        ({"workers": 2}, "an endpoint is asked by one process"),
-        ({"engine": "ray"}, "an endpoint is asked by one process"),
+        ({"workers": 2}, "an endpoint can only be used by one process"),
+        ({"engine": "ray"}, "an endpoint can only be used by one process"),
         ({"concurrency": 0}, "`concurrency=0`"),
         ({"timeout": float("nan")}, "`timeout=nan`"),
         ({"retries": -1}, "`retries=-1`"),

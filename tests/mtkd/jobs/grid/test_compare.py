@@ -837,7 +837,7 @@ def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_p
     [
         (
             "[cells.'three, labels']",
-            "cell 'three': control adds the cell 'three, labels', which is there already",
+            "cell 'three': control adds the cell 'three, labels', which already exists",
         ),
         (
             "[cells.x]\ncontrol = true\nrecipe = 'finetune'",

@@ -1,0 +1,34 @@
+"""What a transformers configuration may contain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mtkd.models.encoders.config_checks import refuse_code
+from tasks.common.errors import UserError
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A dict in a dict, so many levels deep."""
+    return {"a": nested(levels - 1)} if levels else {}
+
+
+def test_ordinary_values_are_accepted() -> None:
+    refuse_code({"hidden_size": 384, "layers": [1, 2], "rope": {"theta": 1e4}, **nested(5)}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map = .* is not allowed"),
+        ({"attn_implementation": "owner/kernel"}, "attn_implementation = 'owner/kernel' is not allowed"),
+        ({"hidden_size": 1e30}, r"1e\+30 is not allowed"),
+        ({"dropout": [float("nan")]}, "nan is not allowed"),
+        (nested(30), "is nested too deeply"),
+    ],
+)
+def test_what_is_refused(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=f"^config.json.*: .*{problem}"):
+        refuse_code(values, "config.json")
