@@ -178,7 +178,11 @@ def _options_of_training(lr_help: str) -> Wrapper:
         click.option(
             "--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"
         ),
-        click.option("--resume", is_flag=True, help="fail if --out has no run to resume; runs are resumed without this option, too"),
+        click.option(
+            "--resume",
+            is_flag=True,
+            help="fail if --out has no run to resume; runs are resumed without this option, too",
+        ),
         overwrite_option,
         report_options,
     )
