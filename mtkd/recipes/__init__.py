@@ -90,7 +90,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         )
     if overrides.get("train.batch_size") and overrides.get("train.batch_tokens"):
         raise UserError(
-            f"`train.batch_tokens={overrides['train.batch_tokens']}` cannot be combined with `train.batch_size`",
+            f"`train.batch_tokens={overrides['train.batch_tokens']}` cannot be used with `train.batch_size`",
             hint="set one of them",
         )
     values = _read(name)

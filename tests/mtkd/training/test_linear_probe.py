@@ -140,7 +140,7 @@ def test_a_token_budget_is_instead_of_a_batch_size() -> None:
     given: dict[str, Any] = {"train.batch_tokens": 4096}
     for more, message in (
         ({"train.epochs": "auto"}, "an integer > 0 together with `epochs` or `steps`"),
-        ({"train.batch_size": 8}, r"`train\.batch_tokens=4096` cannot be combined with `train\.batch_size`"),
+        ({"train.batch_size": 8}, r"`train\.batch_tokens=4096` cannot be used with `train\.batch_size`"),
     ):
         with pytest.raises(mtkd.UserError, match=message):
             load_settings("mkd-lstm", "distill", given | more)
