@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -81,9 +82,8 @@ class _Runner:
         self._environment = os.environ | {PARENT: "1"}
         if parallel > 1:
             self._environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // parallel))
-        self._alive = (
-            os.pipe()
-        )  # its end tells the commands that this process has ended, even if it was killed
+        # Its end tells the commands that this process has ended, even if it was killed.
+        self._alive = os.pipe()
         self._live: set[Any] = set()
         self._lock, self._stopped = threading.Lock(), False
 
@@ -112,6 +112,10 @@ class _Runner:
             return None
         if code in _INTERRUPTED or self._stopped:
             raise KeyboardInterrupt
+        if code == -signal.SIGKILL:
+            return "it was killed (SIGKILL), perhaps because memory ran out"
+        if code < 0:
+            return f"it was killed ({signal.Signals(-code).name})"
         lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return next((line for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
 

@@ -1,0 +1,34 @@
+"""What is said of runs that other processes kill."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.jobs.grid.grid_jobs import Job
+from mtkd.jobs.grid.grid_scheduler import run_jobs
+
+
+@pytest.mark.parametrize(
+    ("signal", "problem"),
+    [
+        ("KILL", "it was killed (SIGKILL), perhaps because memory ran out"),
+        ("SEGV", "it was killed (SIGSEGV)"),
+    ],
+)
+def test_a_killed_run_is_not_explained_by_its_last_line(
+    signal: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen = subprocess.Popen
+
+    def killed(argv: list[str], **options: Any) -> Any:
+        return popen(["sh", "-c", f"echo '╰── a warning ──╯'; kill -{signal} $$"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    said: list[str] = []
+    job = Job(("distill", "static"), tmp_path / "run")
+    assert run_jobs([job], 1, said.append) == {job.out: problem}
+    assert said[-1] == f"failed: {problem} ({job.log})"
