@@ -69,7 +69,8 @@ def test_benchmarks_of_augmenters_share_their_measurements(
 
 STAND_IN = """#!/usr/bin/env bash
 words=("${0##*/}" "$@")
-printf '%s\\t' "${words[@]//$'\\n'/ }" >> "$COMMANDS"; echo >> "$COMMANDS"
+printf -v line '%s\\t' "${words[@]//$'\\n'/ }"
+echo "$line" >> "$COMMANDS"  # in one write, because the script runs some commands side by side
 """
 
 
