@@ -6,8 +6,6 @@ import contextlib
 import os
 import platform
 import signal
-import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,8 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mtkd.output_files.distributed import launched
+from mtkd.output_files.ray_cluster import connected
 from mtkd.output_files.spawn import CleanSpawn
-from tasks.common.errors import UserError, reason_of
+from tasks.common.errors import UserError
 
 Engine = Literal["processes", "ray"]
 Setup = Callable[[], Any]
@@ -149,7 +148,7 @@ class RayPool(WorkerPool):
             raise UserError("`engine=ray` needs the package ray", hint="pip install ray") from error
         self._ray, self._connection = ray, contextlib.ExitStack()
         if not ray.is_initialized():
-            self._connection.enter_context(_connected(ray, address))
+            self._connection.enter_context(connected(ray, address))
         cpus, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
         self.size = size or max(1, cpus)
         self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
@@ -204,52 +203,6 @@ class RayPool(WorkerPool):
         if self._open:  # nothing may be written after this: the directory will be unlocked
             self._ray.wait(list(self._open), num_returns=len(self._open))
         self._connection.close()
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster, or start one on this machine, until the end of the block."""
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    # Ray prints to standard output that a worker has died, but that is for the results of the command
-    with contextlib.redirect_stdout(sys.stderr):
-        # Without an address, Ray would connect to the last cluster of this machine, even if it has crashed
-        address = address or os.environ.get("RAY_ADDRESS") or "local"
-        try:
-            _require_server(address)
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError) as error:  # among them Ray's ConnectionError
-            if "AuthenticationError" in str(error.__cause__):
-                raise UserError(
-                    f"the Ray cluster at {address!r} requires a token",
-                    hint="set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN unless ~/.ray/auth_token has the token",
-                ) from error
-            raise UserError(
-                f"there is no Ray cluster at {address!r}: {reason_of(error)}",
-                hint="start one with `ray start --head`, or leave `address` out",
-            ) from error
-        # Ray's handler ends the process before what is unfinished could be tidied up
-        _on_sigterm(_exit_on_signal if on_sigterm == signal.SIG_DFL else on_sigterm)
-        try:
-            yield
-        finally:
-            ray.shutdown()
-            _on_sigterm(on_sigterm)
-
-
-def _require_server(address: str) -> None:
-    """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for many minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-
-
-def _on_sigterm(handler: Any) -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
-
-
-def _exit_on_signal(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
 
 
 def path_for_workers(name: str) -> str:
