@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, shorten, unknown
+from tasks.data.class_names import class_names
 from tasks.guess_labels import (
     MOST_LABELS,
     SCORES,
@@ -81,13 +81,11 @@ def guess_task(
     columns: Sequence[str] = (),
     label: str | None = None,
     kind: str | None = None,
-    class_names: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Guess:
     """Guess a task from its labelled rows; what is given is not guessed.
 
     Args:
         what: the name of the table in messages.
-        class_names: label column -> the names of the labels whose ids it holds, if they are known.
 
     Raises:
         UserError: the table has no rows or one column, no column looks like texts or labels, there are
@@ -110,14 +108,14 @@ def guess_task(
     if kind == "regress":
         return replace(guess, range=score_range(table[label], label, what))
     if "labels" in task_type(kind).fields:
-        names = tuple(class_names.get(label, ())) or tuple(ordered_labels(label_values(table[label], kind)))
+        names = class_names(table.schema).get(label) or ordered_labels(label_values(table[label], kind))
         if len(names) < 2:
             raise UserError(
                 f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
                 expected="two labels or more",
                 hint="name another column with `label=COLUMN`",
             )
-        return replace(guess, labels=names)
+        return replace(guess, labels=tuple(names))
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
 
 

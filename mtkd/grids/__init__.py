@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid, control_of
+from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
@@ -50,6 +51,7 @@ def load_grid(
             f"there is no grid {name!r}{near}",
             expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",
         )
+    sets = dotted(sets)
     grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
     known = grid.with_controls().cells
     for excluded in without:

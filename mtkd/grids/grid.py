@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
-from mtkd.recipes import load_settings, recipe_command
+from mtkd.recipes import dotted, load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
@@ -26,6 +26,9 @@ _ONLY_WITH = {
     "then": ("distill", "refine"),
 }
 
+# Written with dotted keys or as tables.
+_Settings = Annotated[dict[str, Any], AfterValidator(lambda settings: dotted(settings))]
+
 
 class CellStep(Strict):
     """A run before or after that of a cell; in a grid also the name of the recipe alone.
@@ -35,7 +38,7 @@ class CellStep(Strict):
     """
 
     recipe: str
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: _Settings = Field(default_factory=dict)
 
 
 class Finetuning(CellStep):
@@ -86,7 +89,7 @@ class Refine(Strict):
     encoder: str | None = None
     tasks: str | None = None
     seed: Seed | Literal["each"] = 0
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: _Settings = Field(default_factory=dict)
 
 
 class Cell(Strict):
@@ -111,7 +114,7 @@ class Cell(Strict):
 
     recipe: str | None = None
     tasks: _Tasks = Field(default_factory=list)
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: _Settings = Field(default_factory=dict)
     first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
     corpus: bool | Text = False
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
@@ -146,7 +149,7 @@ class Grid(Strict):
     recipe: str
     tasks: _Tasks = Field(min_length=1)
     seeds: _Seeds = Field([0], min_length=1)
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: _Settings = Field(default_factory=dict)
     cells: dict[CellName, Cell] = Field(min_length=1)
     bench: Bench = Bench()
     first: Annotated[CellStep, _NAME_ALONE] | None = None

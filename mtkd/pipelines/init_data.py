@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from tasks.common.errors import UserError, counted
 from tasks.common.reading import require_file
+from tasks.data.class_names import with_names
 from tasks.data.file_readers import READERS, read_file, suffix_of
 from tasks.data.raw_table import RawTable
 from tasks.task import UNLABELLED
@@ -29,12 +30,10 @@ class Part:
 
     Attributes:
         path: the file that holds them and that a task can name; None if there is none.
-        class_names: label column -> the names of the labels whose ids it holds.
     """
 
     raw: RawTable
     path: Path | None = None
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: pa.Table) -> Part:
@@ -131,14 +130,14 @@ def _file(path: Path) -> Part:
             f"{bad[0].message}",
             hint="correct or delete them",
         )
-    return Part(raw, path)
+    return Part(replace(raw, table=with_names(raw.table)), path)
 
 
 def _hub(name: str) -> dict[str, Part]:
     from tasks.data.hub_data import fetch_splits
 
     splits: dict[str, Part] = {}
-    for split, (table, class_names) in fetch_splits(name).items():
+    for split, table in fetch_splits(name).items():
         if role := role_of(split):
-            _add(splits, role, Part(RawTable(table, f"hub:{name}/{split}"), None, class_names))
+            _add(splits, role, Part(RawTable(with_names(table), f"hub:{name}/{split}")))
     return splits

@@ -200,7 +200,7 @@ def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:
         table = tables[0]
-    hints = {"columns": columns, "label": label, "kind": kind, "class_names": train.class_names}
+    hints = {"columns": columns, "label": label, "kind": kind}
     return guess_task(table, train.raw.path, **hints)  # type: ignore[arg-type]
 
 

@@ -67,8 +67,8 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     Args:
         name: the recipe, or its file.
         command: "distill", "refine" or "finetune".
-        overrides: dotted key -> value, as returned by `parse_set`. `train.*` applies to every stage of the
-            recipe that has no override of its own.
+        overrides: dotted key -> value, as returned by `parse_set`; a table of settings is merged into the
+            recipe's. `train.*` applies to every stage of the recipe that has no override of its own.
         task: the task or tasks to train on; for a single task, the recipe's settings for this task apply.
 
     Raises:
@@ -81,6 +81,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
             recipe_names(command),
             hint="`mtkd.list_recipes()` lists all recipes; your own needs its path: FILE.toml",
         )
+    overrides = dotted(overrides)
     if recipe_command(name) != command:
         raise UserError(f"the recipe {name} is for mtkd {recipe_command(name)}, not for mtkd {command}")
     if command == "finetune" and "train.lr" in overrides:
@@ -95,7 +96,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         )
     values = _read(name)
     values.pop("command")
-    for key, value in _table(values, "per_task", task).items():
+    for key, value in dotted(_table(values, "per_task", task)).items():
         assign_setting(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
@@ -210,11 +211,31 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings with dotted keys in place of tables, so that a table changes only the settings that it names.
+
+    Two kinds of table stay whole: a term with its loss, whose other settings depend on it, and those of
+    `per_task`.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        path = f"{prefix}{key}"
+        if not isinstance(value, Mapping) or not value:
+            flat[path] = value
+            continue
+        section, *names = path.split(".")
+        whole = len(names) == 1 and (section == "per_task" or (section == "terms" and "loss" in value))
+        flat |= {path: value} if whole else dotted(value, f"{path}.")
+    return flat
+
+
 def assign_setting(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value of a dotted key in nested tables; an empty table leaves a table unchanged."""
     *path, last = key.split(".")
     table = values
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise UserError(f"the setting {key} does not exist: {part!r} is a value, not a table of settings")
-    table[last] = None if value == "none" else value  # TOML has no null
+    if value != {} or not isinstance(table.get(last), dict):
+        table[last] = None if value == "none" else value  # TOML has no null

@@ -17,7 +17,15 @@ from pydantic_core import from_json
 
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import require_file
-from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table, without_views
+from tasks.data.raw_table import (
+    CLASS_NAMES,
+    RawTable,
+    UnreadableLine,
+    check_header,
+    is_text,
+    make_table,
+    without_views,
+)
 from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
 
 
@@ -161,9 +169,16 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
     try:
         tables = [pq.read_table(require_file(path), partitioning=None) for path in paths]
         check_header(label, tables[0].column_names)
-        return RawTable(without_views(pa.concat_tables(tables)).replace_schema_metadata(None), label)
+        return RawTable(_plain(pa.concat_tables(tables)), label)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot read {label} as parquet: {error}") from error
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The table without views, and without metadata other than the names of classes."""
+    metadata = table.schema.metadata or {}
+    kept = {key: metadata[key] for key in (CLASS_NAMES,) if key in metadata}
+    return without_views(table).replace_schema_metadata(kept or None)
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -180,7 +195,7 @@ def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iter
             empty = file.schema_arrow.empty_table()
             batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
             for table in map(pa.Table.from_batches, ([batch] for batch in batches)):
-                yield RawTable(without_views(table).replace_schema_metadata(None), str(path), first=first)
+                yield RawTable(_plain(table), str(path), first=first)
                 first += table.num_rows
         if not first:
             yield RawTable(empty, str(path))

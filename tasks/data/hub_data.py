@@ -69,8 +69,8 @@ def _hub_responds(dataset: str) -> bool:
     return True
 
 
-def fetch_splits(name: str) -> dict[str, tuple[pa.Table, dict[str, list[str]]]]:
-    """All splits of a data set, `NAME` or `NAME:CONFIGURATION`: its rows, and class names by column.
+def fetch_splits(name: str) -> dict[str, pa.Table]:
+    """The rows of all splits of a data set, `NAME` or `NAME:CONFIGURATION`.
 
     Raises:
         UserError: there is no such data set, or the hub cannot be reached and it is not cached.
@@ -91,10 +91,4 @@ def fetch_splits(name: str) -> dict[str, tuple[pa.Table, dict[str, list[str]]]]:
         raise UserError(
             f"there is no file {name!r}, and no such data set on the hub: {error}", hint=advice
         ) from error
-    return {
-        str(split): (
-            rows.with_format("arrow")[:],
-            {key: kind.names for key, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)},
-        )
-        for split, rows in loaded.items()
-    }
+    return {str(split): rows.with_format("arrow")[:] for split, rows in loaded.items()}

@@ -20,6 +20,7 @@ import pyarrow as pa
 from tasks.common.errors import UserError
 from tasks.common.reading import require_file
 
+CLASS_NAMES = b"huggingface"  # the key of the metadata in which `datasets` describes columns
 Level = Literal["error", "warning"]
 
 

@@ -19,6 +19,7 @@ from tasks.common.remote import local, local_copy
 from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
+from tasks.data.class_names import with_label_names
 from tasks.data.file_readers import SplitFiles, read_batches
 from tasks.data.missing_data import missing_file
 from tasks.data.raw_table import RawTable
@@ -76,7 +77,7 @@ class DataSource(ABC):
             raise self.missing(task, split)
         unknown = task.soft_labels is not None and task.soft_labels_kind is None and split == task.train
         for raw in read(whole or unknown):
-            yield replace(raw, table=fit_columns(task, split, raw))
+            yield with_label_names(task, replace(raw, table=fit_columns(task, split, raw)))
 
     def table(self, task: Task, split: str) -> pa.Table:
         """The rows of `raw_table` as an Arrow table."""

@@ -95,9 +95,8 @@ def test_columns(columns: dict[str, Any], chosen: tuple[str, ...], label: str) -
 
 def test_settings_that_are_given_are_not_guessed() -> None:
     rows = table(a=TEXTS, text=TEXTS, label=[0, 1], other=["x", "y", "z"])
-    guess = guess_task(rows, "rows", columns=["a"], label="other", class_names={"label": ["no", "yes"]})
+    guess = guess_task(rows, "rows", columns=["a"], label="other")
     assert (guess.columns, guess.label, guess.labels) == (("a",), "other", ("x", "y", "z"))
-    assert guess_task(rows, "rows", class_names={"label": ["no", "yes"]}).labels == ("no", "yes")
 
 
 def test_rows_without_a_label() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import mtkd
+from mtkd.grids import load_grid
 from mtkd.pipelines.inputs import input_files
 from mtkd.pipelines.step import Step
-from mtkd.recipes import recipe_files
+from mtkd.recipes import load_settings, parse_set, recipe_files
 from tasks.common.errors import UserError
 
 
@@ -69,3 +70,30 @@ def test_what_is_no_recipe(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         mtkd.distill(str(tmp_path / "own.toml"), data="pocket", tasks="sst2", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_tables_of_settings_are_merged_into_the_recipe(tmp_path: Path) -> None:
+    recipe = mtkd.show_recipe("static")
+    shown = mtkd.show_recipe("static", {"train": {"steps": 3}, "student": {"max_length": 32}, "terms": {}})
+    for pairs in (["train.steps=3", "student.max_length=32"], ["train={steps=3}", "student={max_length=32}"]):
+        assert shown == load_settings("static", "distill", parse_set(pairs))
+    assert shown.student.kind == recipe.student.kind
+    with pytest.raises(UserError, match=r"did you mean 'train.lr'"):
+        mtkd.show_recipe("static", {"train": {"lrr": 1}})
+
+    changes = {"logits": {"loss": "labels"}, "labels": {"weight": 2}}
+    labels = mtkd.show_recipe("static", {"terms": changes}).terms
+    assert labels["logits"] == recipe.terms["labels"].model_copy(update={"weight": 1.0}), "another loss"
+    assert labels["labels"] == recipe.terms["labels"].model_copy(update={"weight": 2}), "the same loss"
+
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "static"\nper_task.rte.train.steps = 3\n')
+    assert load_settings(str(own), "distill", {}, "rte").train == recipe.train.model_copy(update={"steps": 3})
+
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        'title = "tables"\nrecipe = "static"\ntasks = ["sst2"]\nset.train.lr = 1e-3\n'
+        "[cells.one]\nset = { train = { steps = 3 } }\n"
+    )
+    loaded = load_grid(str(grid), {}, {"train": {"batch_size": 8}})
+    assert loaded.sets_of("one") == {"train.lr": 1e-3, "train.batch_size": 8, "train.steps": 3}

@@ -274,7 +274,10 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object, **options: object) -> datasets.Dataset:
         calls.append((args, options))
         features = datasets.Features(
-            {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "p"])}
+            {
+                "sentence": datasets.Value("string"),
+                "label": datasets.ClassLabel(names=["negative", "positive"]),
+            }
         )
         return datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [1, -1]}, features=features)
 
