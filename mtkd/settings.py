@@ -172,6 +172,8 @@ class DistillSettings(Strict):
                 f"{self.name} has no term left to train on",
                 hint="give a term a weight above 0, or run another stage",
             )
+        for part in stages:
+            _ = part.train.peak_lr  # raises the error
         return stages
 
     def _train(self, stage: StageSettings | None = None) -> TrainSettings:

@@ -56,7 +56,8 @@ class TrainSettings(Strict):
             and part of it in `adam`.
         betas: the decay rates of Adam's two moments; None = torch's, 0.9 and 0.999.
         eps: the constant that the optimiser adds to denominators; None = torch's (1e-8 for Adam).
-        lr: the peak learning rate.
+        lr: the peak learning rate; "auto", which only `mtkd refine` has, is 2e-5 if every head starts from a
+            linear probe and the tasks have fewer than 2,000 labelled rows each on average, otherwise 5e-5.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
         warmup: the length of the warm-up, in which the learning rate rises linearly: a fraction of all steps
@@ -102,7 +103,7 @@ class TrainSettings(Strict):
     optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"
     betas: Annotated[tuple[Beta, Beta] | None, AfterValidator(_betas)] = None
     eps: float | None = Field(None, gt=0)
-    lr: float = Field(5e-5, gt=0)
+    lr: Annotated[float, Field(gt=0)] | Literal["auto"] = 5e-5
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "linear"] = "linear"
     warmup: Annotated[float, AfterValidator(_warmup)] = 0.0
@@ -135,6 +136,17 @@ class TrainSettings(Strict):
                 hint="set `train.epochs=N`",
             )
         return self.epochs
+
+    @property
+    def peak_lr(self) -> float:
+        """The peak learning rate as a number.
+
+        Raises:
+            UserError: it is "auto", which only `mtkd refine` resolves.
+        """
+        if self.lr == "auto":
+            raise UserError("train.lr=auto cannot be used here", expected="a number > 0")
+        return self.lr
 
     def with_epochs(self, rows: int) -> TrainSettings:
         """These settings with the number of epochs that "auto" means for this many training rows."""

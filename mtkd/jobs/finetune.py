@@ -135,7 +135,7 @@ class _Finetune(TrainingJob):
                 if (directory / name).exists():  # else it has been moved already
                     move_files(directory / name, self.request.out / name)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
-        facts = {"learning_rate": trials[best].lr, "tried": tried}
+        facts = {"learning_rate": trials[best].peak_lr, "tried": tried}
         scores = [TaskScores(**values) for values in results[best]["scores"].values()]
         return Trained(MultiTaskModel.load(directory), scores, results[best]["training"], facts)
 
@@ -150,7 +150,7 @@ class _Finetune(TrainingJob):
         return new < old if self.settings.train.metric == "loss" else new > old
 
     def _name(self, trial: TrainSettings) -> str:
-        rate = rate_names(self.settings.learning_rates)[trial.lr]
+        rate = rate_names(self.settings.learning_rates)[trial.peak_lr]
         return rate + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
 
     def _directory(self, trial: TrainSettings) -> Path:

@@ -37,7 +37,8 @@ from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
-_FEW_PAIRS = 2000  # labelled pairs per task, below which comparing the vectors of two texts scores higher
+_FEW_ROWS = 2000  # labelled rows per task
+_FEW_ROWS_LR, _LR = 2e-5, 5e-5  # what lr = "auto" is
 
 
 def refine(
@@ -110,6 +111,8 @@ class _Refine(TrainingJob):
         self.encoded = self.rows.train(reader)
         self.objective = weigh_classes(labels_objective(), settings.train, data)
         train = settings.train.with_epochs(data.n_train)
+        if train.lr == "auto":
+            train = train.model_copy(update={"lr": self._suitable_lr()})
         self.settings = settings.model_copy(update={"train": train})
         self.batches = TaskBatches(data.tasks, self.encoded, Collator(reader), train)
         return self.model
@@ -136,11 +139,18 @@ class _Refine(TrainingJob):
         if not fits:
             return "cross-encoder"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
-        few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
+        few = sum(len(part.train) for part in pairs) < _FEW_ROWS * len(pairs)
         if few and not any(part.task.type.predicts_spans for part in pairs):
             return "bi-encoder"
         scored = [part.task.name for part in pairs if part.task.kind == "regress"]
         return bi_encoder_for(scored, self.tasks)
+
+    def _suitable_lr(self) -> float:
+        """A low rate for few rows, if all heads start from a linear probe, so that little is left to learn."""
+        probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
+        fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
+        few = self.rows.data.n_train < _FEW_ROWS * len(self.tasks)
+        return _FEW_ROWS_LR if fitted and few else _LR
 
     def train(self) -> Trained:
         trainer = Trainer(

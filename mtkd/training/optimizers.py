@@ -24,7 +24,7 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
         {"params": [p for p in params if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    all_options = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+    all_options = {"lr": settings.peak_lr, "betas": settings.betas, "eps": settings.eps}
     options = {name: value for name, value in all_options.items() if value is not None}
     return OPTIMIZERS[settings.optimizer]([group for group in groups if group["params"]], **options)
 
@@ -43,7 +43,7 @@ def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 
     """
     warm = int(settings.warmup * total if settings.warmup < 1 else min(settings.warmup, total))
     top = total if settings.schedule == "constant" else max(warm, round(hold * total))
-    return linear_rate(settings.lr, step, total, warm, top)
+    return linear_rate(settings.peak_lr, step, total, warm, top)
 
 
 def linear_rate(highest: float, step: int, total: int, warm: int, top: int) -> float:

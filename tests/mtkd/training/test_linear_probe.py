@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,31 @@ def test_epochs_by_rows(rows: int, epochs: int) -> None:
     train = mtkd.TrainSettings(epochs="auto", batch_size=32).with_epochs(rows)
     assert train.epochs == train.n_epochs == epochs
     assert mtkd.TrainSettings(epochs=2).with_epochs(rows).epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({}, 2e-5),
+        ({"init_heads": "random"}, 5e-5),
+        ({"head_hidden_size": 8}, 5e-5),
+        ({"train.lr": 1e-3}, 1e-3),
+    ],
+)
+def test_the_learning_rate_follows_rows_and_heads(
+    settings: dict[str, Any], rate: float, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    steps = {"train.steps": 1, "max_length": 16, **settings}
+    rows: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "limit": 16, "eval_limit": 8}
+    mtkd.refine(str(tiny_encoder), out=tmp_path / "run", settings=steps, **rows)
+    first = (tmp_path / "run" / "log.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["lr"] == pytest.approx(rate)
+
+
+def test_only_refine_chooses_a_learning_rate() -> None:
+    for changes in ({"train.lr": "auto"}, {"stages.layers.train.lr": "auto"}):
+        with pytest.raises(mtkd.UserError, match=r"train\.lr=auto cannot be used here"):
+            load_settings("tinybert-4", "distill", changes).resolved_stages()
 
 
 def test_a_token_budget_is_instead_of_a_batch_size() -> None:
