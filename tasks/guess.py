@@ -15,6 +15,7 @@ from tasks.data.class_names import class_names
 from tasks.guess_labels import (
     MOST_LABELS,
     SCORES,
+    Location,
     as_numbers,
     check_label_kind,
     is_nested,
@@ -81,16 +82,19 @@ def guess_task(
     columns: Sequence[str] = (),
     label: str | None = None,
     kind: str | None = None,
+    location: Location | None = None,
 ) -> Guess:
     """Guess a task from its labelled rows; what is given is not guessed.
 
     Args:
         what: the name of the table in messages.
+        location: the number of a row -> where it is, for messages; by default its number in the table.
 
     Raises:
         UserError: the table has no rows or one column, no column looks like texts or labels, there are
-            more than 1,000 labels, or something that is given does not fit.
+            more than 1,000 labels or scores that are not numbers, or something that is given does not fit.
     """
+    location = location or (lambda row: f"{what}, row {row}")
     usual = [name for name in table.column_names if name.lower() in (*_LABELS, *SCORES)]
     table = readable_columns(table, [*columns, *usual, label])
     _check_given(table, what, columns, label, kind)
@@ -99,14 +103,14 @@ def guess_task(
         label, *other_labels = _label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
     if kind is None:
-        kind = label_kind(table[label], label, what)
+        kind = label_kind(table[label], label, what, location)
     else:
         check_label_kind(table[label].type, label, kind, what)
     guess = _guess_columns(table, columns, label, kind, what)
     other_labels = [name for name in other_labels if name not in guess.columns]
     guess = replace(guess, kind=kind, other_labels=tuple(other_labels))
     if kind == "regress":
-        return replace(guess, range=score_range(table[label], label, what))
+        return replace(guess, range=score_range(table[label], label, what, location))
     if "labels" in task_type(kind).fields:
         names = class_names(table.schema).get(label) or ordered_labels(label_values(table[label], kind))
         if len(names) < 2:

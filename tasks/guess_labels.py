@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -15,6 +16,8 @@ from tasks.task_types.labels import label_texts, missing
 MOST_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+Location = Callable[[int], str]  # the number of a row -> where it is, for messages
 
 
 def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table:
@@ -79,8 +82,12 @@ def _holds_answers(column: pa.DataType) -> bool:
     return pa.types.is_struct(column) and {"text", "answer_start"} <= {field.name for field in column}
 
 
-def label_kind(column: pa.ChunkedArray, label: str, what: str) -> str:
-    """The task type that a label column suggests."""
+def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Location) -> str:
+    """The task type that a label column suggests.
+
+    Raises:
+        UserError: it holds what cannot be a label, numbers that cannot be read, or too many labels.
+    """
     if pa.types.is_struct(column.type):
         if not _holds_answers(column.type):
             raise UserError(
@@ -97,6 +104,8 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str) -> str:
         scores = label.lower() in SCORES and len(numbers) > 2
         if not only_integers or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
             return "regress"
+    elif all(_WITH_COMMA.fullmatch(value) or as_numbers([value]) for value in distinct):
+        raise _no_scores(column, label, what, location)
     elif _holds_lists(distinct):
         return "multilabel"
     if len(distinct) > MOST_LABELS:
@@ -162,11 +171,33 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
     return listed if numbers is None else sorted(listed, key=float)
 
 
-def score_range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float]:
-    """The whole numbers around the scores."""
+def score_range(column: pa.ChunkedArray, label: str, what: str, location: Location) -> tuple[float, float]:
+    """The whole numbers around the scores.
+
+    Raises:
+        UserError: a label is not a number, or all are equal.
+    """
     scores = as_numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
+    if scores is None:
+        raise _no_scores(column, label, what, location)
     if not scores or min(scores) == max(scores):
         raise UserError(
             f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
         )
     return float(math.floor(min(scores))), float(math.ceil(max(scores)))
+
+
+def _no_scores(column: pa.ChunkedArray, label: str, what: str, location: Location) -> UserError:
+    """The error for a column of scores in which some values are not numbers."""
+    texts = enumerate(label_texts(column).to_pylist())
+    wrong = [(row, text) for row, text in texts if not _is_no_score(text) and as_numbers([text]) is None]
+    row, text = next((item for item in wrong if _WITH_COMMA.fullmatch(item[1])), wrong[0])
+    if _WITH_COMMA.fullmatch(text):
+        return UserError(
+            f"{location(row)}: the label column {label!r} holds numbers with a comma, such as {text!r}",
+            expected="numbers with a decimal point, such as 3.5",
+            hint="replace the commas; if they separate labels, say so with `kind=multilabel`",
+        )
+    return UserError(
+        f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
+    )

@@ -194,14 +194,22 @@ def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None
     train = splits["train"]
     tables = [train.raw.table]
     names = tables[0].column_names
-    if (validation := splits.get("validation")) and set(names) <= set(validation.raw.table.column_names):
+    validation = splits.get("validation")
+    if validation and set(names) <= set(validation.raw.table.column_names):
         tables.append(validation.raw.table.select(names))
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:
         table = tables[0]
+
+    def location(row: int) -> str:
+        count = len(tables[0])
+        return (
+            validation.raw.location(row - count) if validation and row >= count else train.raw.location(row)
+        )
+
     hints = {"columns": columns, "label": label, "kind": kind}
-    return guess_task(table, train.raw.path, **hints)  # type: ignore[arg-type]
+    return guess_task(table, train.raw.path, location=location, **hints)  # type: ignore[arg-type]
 
 
 def _task(name: str, guess: Guess) -> Task:

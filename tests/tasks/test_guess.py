@@ -47,6 +47,7 @@ def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
         (['["b"]', '["a", "b"]'], "multilabel", ("a", "b")),
         (["b|a", "a", "b", ""], "multilabel", ("a", "b")),
         (["b, a", "a", "b"], "multilabel", ("a", "b")),
+        (["1,2", "3,1,2", "3", "1"], "multilabel", ("1", "2", "3")),
         (["news, sports", "weather"], "classify", ("news, sports", "weather")),
     ],
 )
@@ -154,6 +155,15 @@ MANY = pa.table(
             ],
         ),
         (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
+        (
+            table(text=TEXTS, label=["4", "3,5", " 0,25"]),
+            {},
+            [
+                "rows, row 1: the label column 'label' holds numbers with a comma, such as '3,5'",
+                "`kind=multilabel`",
+            ],
+        ),
+        (table(text=TEXTS, label=["4", "3,5"]), {"kind": "regress"}, ["with a comma, such as '3,5'"]),
         (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),
         (
             table(text=TEXTS).append_column("label", BYTES),
