@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
 
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.task_types.labels import label_texts, missing
 
 MOST_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+FEW_WRONG = 0.05  # so many labels may be mistakes: words among scores, or numbers among words
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 Location = Callable[[int], str]  # the number of a row -> where it is, for messages
 
@@ -98,14 +99,13 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
         return "multilabel"
     values = plain_values(column)
     distinct = list(dict.fromkeys(values))
-    numbers = as_numbers(distinct)
-    if numbers is not None:
-        only_integers = all(number.is_integer() for number in numbers)
-        scores = label.lower() in SCORES and len(numbers) > 2
-        if not only_integers or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
+    numbers = [number for value in distinct for number in as_numbers([value]) or ()]
+    others = {value for value in distinct if as_numbers([value]) is None}
+    if not others:
+        if _are_scores(numbers, label, len(values)):
             return "regress"
-    elif all(_WITH_COMMA.fullmatch(value) or as_numbers([value]) for value in distinct):
-        raise _no_scores(column, label, what, location)
+    elif _are_nearly_scores(values, numbers, others, label):
+        raise _no_scores(column, label, location)
     elif _holds_lists(distinct):
         return "multilabel"
     if len(distinct) > MOST_LABELS:
@@ -115,6 +115,22 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
             hint="name another column with `label=COLUMN`, or say what it holds with `kind=classify|regress`",
         )
     return "classify"
+
+
+def _are_scores(numbers: Sequence[float], label: str, rows: int) -> bool:
+    """True if the different numbers of a label column are taken for scores, not for classes."""
+    named = label.lower() in SCORES and len(numbers) > 2
+    fractions = not all(number.is_integer() for number in numbers)
+    return fractions or named or _MOST_NUMBERS < len(numbers) < rows / 2
+
+
+def _are_nearly_scores(
+    values: Sequence[str], numbers: Sequence[float], others: Collection[str], label: str
+) -> bool:
+    """True if a label column would hold scores if decimal commas were points, or without a few values."""
+    words = {value for value in others if not _WITH_COMMA.fullmatch(value)}
+    few = sum(value in words for value in values) <= FEW_WRONG * len(values)
+    return few and (len(words) < len(others) or _are_scores(numbers, label, len(values)))
 
 
 def plain_values(column: pa.ChunkedArray) -> list[str]:
@@ -179,7 +195,7 @@ def score_range(column: pa.ChunkedArray, label: str, what: str, location: Locati
     """
     scores = as_numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
     if scores is None:
-        raise _no_scores(column, label, what, location)
+        raise _no_scores(column, label, location)
     if not scores or min(scores) == max(scores):
         raise UserError(
             f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
@@ -187,7 +203,7 @@ def score_range(column: pa.ChunkedArray, label: str, what: str, location: Locati
     return float(math.floor(min(scores))), float(math.ceil(max(scores)))
 
 
-def _no_scores(column: pa.ChunkedArray, label: str, what: str, location: Location) -> UserError:
+def _no_scores(column: pa.ChunkedArray, label: str, location: Location) -> UserError:
     """The error for a column of scores in which some values are not numbers."""
     texts = enumerate(label_texts(column).to_pylist())
     wrong = [(row, text) for row, text in texts if not _is_no_score(text) and as_numbers([text]) is None]
@@ -198,6 +214,10 @@ def _no_scores(column: pa.ChunkedArray, label: str, what: str, location: Locatio
             expected="numbers with a decimal point, such as 3.5",
             hint="replace the commas; if they separate labels, say so with `kind=multilabel`",
         )
+    more = f", the first of {counted(len(wrong), 'such label')}" if len(wrong) > 1 else ""
     return UserError(
-        f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
+        f"{location(row)}: the label {text!r} in the column {label!r} is not a number{more}",
+        expected="scores: finite numbers",
+        hint="correct the cell, or leave it empty if there is no score; if the column holds classes, say so "
+        "with `kind=classify`",
     )

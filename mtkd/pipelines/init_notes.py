@@ -10,6 +10,7 @@ from mtkd.pipelines.init_student import DEFAULT_RECIPE
 from tasks.checks.data_quality import FEWEST_ROWS, labels_alike
 from tasks.common.errors import counted, shorten
 from tasks.guess import Guess
+from tasks.guess_labels import FEW_WRONG, as_numbers
 from tasks.task import Task
 from tasks.task_types.labels import label_texts
 
@@ -26,6 +27,20 @@ def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
     if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
         notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
     return notes + labels_alike(task)
+
+
+def number_notes(guess: Guess, train: Part) -> list[str]:
+    """Numbers that a few rows have as their label, where the others have words."""
+    if guess.kind != "classify" or guess.label in train.class_names:
+        return []
+    texts = label_texts(train.raw.table[guess.label]).to_pylist()
+    counts = Counter(texts)
+    numbers = [label for label in guess.labels if counts[label] and as_numbers([label])]
+    rows = sum(counts[number] for number in numbers)
+    if rows > FEW_WRONG * sum(counts[label] for label in guess.labels):
+        return []
+    places = {number: train.raw.location(texts.index(number)) for number in numbers[:3]}
+    return [f"the label {n!r} ({place}) is a number, unlike most: a mistake?" for n, place in places.items()]
 
 
 def unlabelled_note(task: Task, rows: int) -> str:

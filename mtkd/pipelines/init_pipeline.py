@@ -18,7 +18,13 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
-from mtkd.pipelines.init_notes import few_rows_notes, guess_notes, label_notes, unlabelled_note
+from mtkd.pipelines.init_notes import (
+    few_rows_notes,
+    guess_notes,
+    label_notes,
+    number_notes,
+    unlabelled_note,
+)
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_write import write_files
 from tasks.checks.row_checks import is_blank
@@ -122,7 +128,7 @@ def init_pipeline(
         _check(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
-    notes += guess_notes(task, guess, kind)
+    notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():

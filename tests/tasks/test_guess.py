@@ -48,6 +48,7 @@ def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
         (["b|a", "a", "b", ""], "multilabel", ("a", "b")),
         (["b, a", "a", "b"], "multilabel", ("a", "b")),
         (["1,2", "3,1,2", "3", "1"], "multilabel", ("1", "2", "3")),
+        (["3.5", "3.6", *["other"] * 3], "classify", ("3.5", "3.6", "other")),
         (["news, sports", "weather"], "classify", ("news, sports", "weather")),
     ],
 )
@@ -154,7 +155,17 @@ MANY = pa.table(
                 "`label=",
             ],
         ),
-        (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
+        (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["rows, row 0: the label 'a'"]),
+        (table(text=TEXTS, label=[1.5]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
+        (
+            table(text=TEXTS, label=["0.5", "2", "n/a", *["3"] * 37]),
+            {},
+            [
+                "rows, row 2: the label 'n/a' in the column 'label' is not a number\n",
+                "leave it empty",
+                "`kind=",
+            ],
+        ),
         (
             table(text=TEXTS, label=["4", "3,5", " 0,25"]),
             {},

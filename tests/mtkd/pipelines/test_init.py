@@ -309,6 +309,20 @@ def test_rare_labels_and_labels_that_may_mean_none_are_named(tmp_path: Path) -> 
     assert missing.startswith("the label 'n/a' (2 training rows) may stand for a missing value")
 
 
+def test_cells_that_are_unlike_the_rest_of_their_column_are_named(tmp_path: Path) -> None:
+    rows = [{"text": f"row number {n}", "label": "yes" if n % 2 else "no", "grade": n / 2} for n in range(40)]
+    rows[30] |= {"label": "7", "grade": "good"}
+    data = write(tmp_path / "own.csv", rows)
+    notes = mtkd.init_pipeline(data, out=tmp_path / "job").notes
+    assert f"the label '7' ({data}:32) is a number, unlike most: a mistake?" in notes
+    for kind in (None, "regress"):
+        with pytest.raises(mtkd.UserError, match=r"own\.csv:32: the label 'good' in the column 'grade'"):
+            mtkd.init_pipeline(data, out=tmp_path / "job2", label="grade", kind=kind)
+    train, valid = write(tmp_path / "train.csv", rows[:30]), write(tmp_path / "dev.csv", rows[25:])
+    with pytest.raises(mtkd.UserError, match=r"dev\.csv:7: the label 'good' in the column 'grade'"):
+        mtkd.init_pipeline([train, valid], out=tmp_path / "job2", label="grade")
+
+
 def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:
     """An empty cell is what pandas writes; it means that the labels are unknown."""
     rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]
