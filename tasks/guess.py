@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +22,10 @@ from tasks.guess_labels import (
     is_nested,
     is_text,
     label_kind,
-    label_values,
     ordered_labels,
     plain_values,
     readable_columns,
+    row_labels,
     score_range,
 )
 from tasks.task_types import task_type, task_type_names
@@ -112,7 +113,8 @@ def guess_task(
     if kind == "regress":
         return replace(guess, range=score_range(table[label], label, what, location))
     if "labels" in task_type(kind).fields:
-        names = class_names(table.schema).get(label) or ordered_labels(label_values(table[label], kind))
+        values = set(itertools.chain.from_iterable(row_labels(table[label], kind)))
+        names = class_names(table.schema).get(label) or ordered_labels(values)
         if len(names) < 2:
             raise UserError(
                 f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",

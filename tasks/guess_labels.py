@@ -171,13 +171,13 @@ def _split(value: str) -> list[str]:
     return [part.strip() for part in value.split("|" if "|" in value else ",")]
 
 
-def label_values(column: pa.ChunkedArray, kind: str) -> set[str]:
-    """The different labels of a column, as a task of this type reads them."""
-    if kind != "multilabel":
-        return set(plain_values(column))
+def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
+    """The labels of each row, as a task of this type reads them; none for a row without a label."""
     if is_nested(column.type):
-        return {str(part) for value in column.to_pylist() if value for part in value}
-    return {part for value in plain_values(column) for part in _split(value)}
+        return [[str(part) for part in value or ()] for value in column.to_pylist()]
+    texts = label_texts(column)
+    values = zip(texts.to_pylist(), missing(texts), strict=True)
+    return [[] if gone else _split(text) if kind == "multilabel" else [text] for text, gone in values]
 
 
 def ordered_labels(labels: Iterable[str]) -> list[str]:

@@ -60,7 +60,11 @@ def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:
-    """Labels that may be mistakes; `splits`: the labelled rows."""
+    """Labels that may be mistakes, and those with few rows.
+
+    Args:
+        splits: the labelled rows; "train" and "validation" are among them.
+    """
     train = splits["train"]
     if task.kind != "classify":
         return []
@@ -79,4 +83,10 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     if rare:
         fewer = f"fewer than {FEWEST_ROWS} training rows"
         notes.append(f"{len(rare)} of {len(guess.labels)} labels have {fewer}: {shorten(rare)}")
+    measured = set(label_texts(splits["validation"].raw.table[guess.label]).to_pylist())
+    if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:
+        notes.append(
+            f"{len(unmeasured)} of {len(guess.labels)} labels are in no validation row, so no score tells "
+            f"whether a model knows them: {shorten(unmeasured)}"
+        )
     return notes

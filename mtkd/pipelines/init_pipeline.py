@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,6 +23,7 @@ from mtkd.pipelines.init_notes import (
     number_notes,
     unlabelled_note,
 )
+from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_write import write_files
 from tasks.checks.row_checks import is_blank
@@ -42,7 +41,6 @@ from tasks.task_keys import A_NAME, is_name
 from tasks.task_names import GROUPS
 
 PIPELINE = "pipeline.toml"
-_MOST_VALIDATION = 5000  # texts that are split off
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def init_pipeline(
         validation: the file of validation rows.
         unlabelled: files of rows without labels.
         validation_fraction: which part of the training rows becomes the validation rows if there are none;
-            at most 5,000 texts. Rows with the same texts stay together.
+            at most 5,000 texts. Rows with the same texts stay together, and each label keeps training rows.
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
@@ -135,14 +133,14 @@ def init_pipeline(
         notes.append(unlabelled_note(task, rows))
         texts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
-    notes += label_notes(task, guess, splits)
     if "validation" not in splits:
-        splits["train"], splits["validation"] = _set_aside(train, guess, validation_fraction)
+        splits["train"], splits["validation"] = set_aside(train, guess, validation_fraction)
         rows = len(splits["validation"].raw.table)
         notes.append(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
             "for validation"
         )
+    notes += label_notes(task, guess, splits)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
     return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
@@ -254,18 +252,6 @@ def _check(task: Task, split: str, part: Part) -> None:
     lenient = replace(task, test=("train", "test"))
     raw = replace(part.raw, table=fit_columns(lenient, split, part.raw))
     require_valid(lenient, split, raw, raw.path)
-
-
-def _set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
-    """Split training rows into training and validation rows: those of the texts with the lowest digests."""
-    columns = guess.columns[-1:] if guess.kind == "span" else guess.columns
-    texts = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
-    order = sorted(set(texts), key=lambda text: hashlib.sha256(repr(text).encode()).digest())
-    if len(order) < 2:
-        raise UserError("one text cannot be split into training and validation rows", expected="two or more")
-    chosen = set(order[: min(_MOST_VALIDATION, max(1, round(fraction * len(order))))])
-    held_out = pa.array(np.array([text in chosen for text in texts]))
-    return Part.of(table.filter(pc.invert(held_out))), Part.of(table.filter(held_out))
 
 
 def _write(

@@ -142,6 +142,27 @@ def test_the_split_does_not_depend_on_the_order_and_keeps_texts_together(tmp_pat
     assert held[0] == held[1]
 
 
+@pytest.mark.parametrize("column", ["label", "tags"])
+def test_each_label_keeps_training_rows(column: str, tmp_path: Path) -> None:
+    labels = [*["a", "b"] * 20, *(f"rare{n}" for n in range(20))]
+    values = [[label] for label in labels] if column == "tags" else labels
+    rows = [{"text": f"row number {n}", column: value} for n, value in enumerate(values)]
+    result = mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path, validation_fraction=0.2)
+    train = pq.read_table(tmp_path / "own-train.parquet")[column].to_pylist()
+    held_out = pq.read_table(tmp_path / "own-validation.parquet")[column].to_pylist()
+    assert (len(train), len(held_out)) == (48, 12)
+    assert {str(label) for label in train} >= {str(row[column]) for row in rows}
+    if column == "label":
+        assert "20 of 22 labels have fewer than 5 training rows" in result.notes[1]
+        assert "20 of 22 labels are in no validation row" in result.notes[2]
+
+
+def test_labels_with_one_row_each_cannot_be_split(tmp_path: Path) -> None:
+    rows = [{"text": f"row number {n}", "label": f"label {n}"} for n in range(20)]
+    with pytest.raises(mtkd.UserError, match="no training row can be set aside for validation"):
+        mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path / "job")
+
+
 @pytest.mark.parametrize(("task", "kind"), [("stsb", "regress"), ("squad_v2", "span")])
 def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) -> None:
     data = write(tmp_path / "own.parquet", pocket(task, "train")[:60])
