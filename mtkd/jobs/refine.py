@@ -146,7 +146,7 @@ class _Refine(TrainingJob):
         return bi_encoder_for(scored, self.tasks)
 
     def _suitable_lr(self) -> float:
-        """A low rate for few rows, if all heads start from a linear probe, so that little is left to learn."""
+        """A low rate for few rows if all heads start from a linear probe, so that little is left to learn."""
         probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
         few = self.rows.data.n_train < _FEW_ROWS * len(self.tasks)

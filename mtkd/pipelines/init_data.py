@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.common.errors import UserError, counted
+from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import require_file
 from tasks.data.class_names import with_names
 from tasks.data.file_readers import READERS, read_file, suffix_of
 from tasks.data.raw_table import RawTable
+from tasks.guess import Guess
+from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED
 
 _ROLES = {
@@ -22,6 +25,9 @@ _ROLES = {
     "test": ("test",),
     UNLABELLED: (UNLABELLED, "unlabeled", "unsupervised"),
 }
+
+_EXPECTED = "one task: labelled rows in one file; validation rows, test rows and plain text in others"
+_TWO_TASKS = "for two tasks, make a pipeline of each and join them (docs/pipelines.md)"
 
 
 @dataclass(frozen=True)
@@ -95,9 +101,47 @@ def _add(splits: dict[str, Part], role: str, part: Part) -> None:
     if role in splits:
         raise UserError(
             f"{splits[role].raw.path} and {part.raw.path} both look like {role} rows",
-            hint="name one of them, or make one file of them",
+            expected=_EXPECTED,
+            hint=f"name one of them, or make one file of them; {_TWO_TASKS}",
         )
     splits[role] = part
+
+
+def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: Collection[Path]) -> None:
+    """Check that files that are neither training nor validation rows are text without labels.
+
+    Args:
+        unlabelled: the files that the user gave as `unlabelled`.
+
+    Raises:
+        UserError: a file has labelled rows, or lacks the text columns.
+    """
+    for part in others:
+        names, path = part.raw.table.column_names, part.raw.path
+        is_given = part.path is not None and part.path.resolve() in unlabelled
+        if not is_given and (absent := [name for name in guess.columns if name not in names]):
+            raise UserError(
+                f"{path} has no column {absent[0]!r}, which holds the text of {train.raw.path}",
+                expected=_EXPECTED,
+                hint=f"its columns are {shorten(names)}; rename one if it holds such text; {_TWO_TASKS}",
+            )
+        labelled = 0
+        if guess.label in names:
+            labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
+        if labelled and is_given:
+            raise UserError(
+                f"{path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
+                f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
+                expected="text without labels",
+                hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
+            )
+        if labelled:
+            raise UserError(
+                f"{path} and {train.raw.path} both hold labelled rows",
+                expected=_EXPECTED,
+                hint="name the validation rows with `validation=FILE`, or call their file validation or dev; "
+                + _TWO_TASKS,
+            )
 
 
 def role_of(stem: str) -> str | None:

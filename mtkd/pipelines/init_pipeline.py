@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.pipelines.init_data import Part, read_parts, without_role
+from mtkd.pipelines.init_data import Part, check_others, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
@@ -118,7 +118,7 @@ def init_pipeline(
     splits, others = read_parts(names, validation, unlabelled)
     inputs = {part.path.resolve() for part in (*splits.values(), *others) if part.path}
     guess = _guess(splits, columns, label, kind)
-    _refuse_labelled(others, splits["train"], guess, {Path(path).resolve() for path in unlabelled})
+    check_others(others, splits["train"], guess, {Path(path).resolve() for path in unlabelled})
     task = _task(_name(name, names), guess)
     texts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
@@ -144,33 +144,6 @@ def init_pipeline(
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
     return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
-
-
-def _refuse_labelled(others: Sequence[Part], train: Part, guess: Guess, unlabelled: Collection[Path]) -> None:
-    """Refuse files that are neither training nor validation rows, but have labels.
-
-    Args:
-        unlabelled: the files that the user gave as `unlabelled`.
-
-    Raises:
-        UserError: a file has labelled rows.
-    """
-    for part in others:
-        if guess.label not in part.raw.table.column_names:
-            continue
-        labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
-        if labelled and part.path and part.path.resolve() in unlabelled:
-            raise UserError(
-                f"{part.raw.path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
-                f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
-                expected="text without labels",
-                hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
-            )
-        if labelled:
-            raise UserError(
-                f"{part.raw.path} and {train.raw.path} both hold labelled rows",
-                hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
-            )
 
 
 def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:

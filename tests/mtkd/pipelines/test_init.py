@@ -127,6 +127,16 @@ def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
     )
 
 
+def test_one_pipeline_can_join_two_tasks(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        mtkd.init_pipeline(write(tmp_path / f"{name}.csv", ROWS), out=tmp_path / name)
+    joined = {"tasks": "a.toml,../b/b.toml", "steps.student.unlabelled": {"a": "../a.csv", "b": "../b.csv"}}
+    steps = mtkd.run_pipeline(tmp_path / "a" / "pipeline.toml", settings=joined, dry_run=True)
+    commands = [step.command for step in steps]
+    assert all("--tasks a.toml,../b/b.toml" in command for command in commands[:3])
+    assert "--unlabelled a=../a.csv --unlabelled b=../b.csv" in commands[1]
+
+
 def test_the_split_does_not_depend_on_the_order_and_keeps_texts_together(tmp_path: Path) -> None:
     rows = pocket("sst2", "train")[:100] * 2
     held = []
@@ -240,8 +250,13 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
             ["rows.txt: unknown kind of data file '.txt'", "expected: .csv, .tsv, .jsonl"],
         ),
         ({"dev.csv": ROWS, "test.csv": ROWS}, [], ["is for training"]),
-        ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows"]),
-        ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE"]),
+        ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows", "for two tasks"]),
+        ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE", "one task"]),
+        (
+            {"a.csv": ROWS, "b.csv": "review,topic\nfine food,1\nslow staff,0\n"},
+            [],
+            ["b.csv has no column 'text', which holds the text of a.csv", "its columns are review, topic"],
+        ),
         ({"a.csv": ROWS}, ["--unlabelled", "a.csv"], ["a.csv is given twice"]),
         ({"a.csv": ROWS}, ["a.csv"], ["a.csv is given twice"]),
         ({"a.csv": ROWS}, ["--validation", "./b/../a.csv"], ["a.csv is given twice, also as a.csv"]),
