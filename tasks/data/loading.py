@@ -129,14 +129,16 @@ def _valid_parts(
 
 def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
     shown = "\n".join(f"  {line}" for _, line in errors.lines()[:_SHOWN])
-    if hint is None and NULL_TEXT in shown:
-        hint = "drop these rows, or fill in the text"
+    hints = []
     if _NO_LABEL in shown:
         advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
-        if _NONE_APPLIES in shown:
-            advice = f"write [] where no label applies; otherwise {advice}"
-        hint = f"{advice}; {hint}" if hint else advice
-    return UserError(f"{counted(errors.total, 'problem')} in {what}:\n{shown}", hint=hint)
+        hints.append(
+            f"write [] where no label applies; otherwise {advice}" if _NONE_APPLIES in shown else advice
+        )
+    if NULL_TEXT in shown:
+        hints.append("drop the rows without a text, or fill it in")
+    hints += [hint] if hint else []
+    return UserError(f"{counted(errors.total, 'problem')} in {what}:\n{shown}", hint="; ".join(hints) or None)
 
 
 def _rows(

@@ -159,7 +159,7 @@ def test_labels_bad_rows_and_missing_columns_are_refused(
         appended(PAIR, str(write(tmp_path / "one.csv", {"a": rows["a"]})))
     with pytest.raises(UserError, match="null instead of text") as refused:
         appended(PAIR, {"a": ["x", None], "b": ["y", "z"]})
-    assert refused.value.hint == "drop these rows, or fill in the text"
+    assert refused.value.hint == "drop the rows without a text, or fill it in"
     with pytest.raises(UserError, match="there are no rows"):
         appended(PAIR, {"a": pa.array([], pa.string()), "b": pa.array([], pa.string())})
     (tmp_path / "broken.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": "z"}\n')
