@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mtkd.device import find_device
@@ -15,18 +16,22 @@ from mtkd.jobs.distillation.find_teachers import as_pair, pretrained_encoder
 from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.models.exported import ExportedModel
+from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
-from tasks.checks.blank_texts import rows_to_predict
+from tasks.checks.blank_texts import rows_to_predict, texts_to_encode
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError, a_type
+from tasks.common.progress import progress
 from tasks.data.tables import is_frame, with_columns
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
+from tasks.tokens.encoding import Encoded
 
 
 class Model:
@@ -139,6 +144,35 @@ class Model:
         if not replace:
             require_free(list(rows.columns), predictions[0], "the DataFrame")
         return with_columns(rows, {key: [row[key] for row in predictions] for key in predictions[0]})
+
+    @checked
+    def encode(self, texts: Any, *, batch: PositiveInt = 64) -> np.ndarray:
+        """Compute the embeddings of single texts: the pooled vectors, which the task heads read.
+
+        They are not normalised. Texts are truncated to `info.max_length` tokens.
+
+        Args:
+            texts: a list or an array of strings, or a Series.
+            batch: texts per forward pass.
+
+        Returns:
+            (n, width) float32, in the order of the texts.
+
+        Raises:
+            UserError: a value is not text, or the model is an export, which gives only logits. Missing values
+                of a Series are empty texts.
+        """
+        model = self.module
+        if isinstance(model, ExportedModel):
+            raise UserError("an exported model gives logits only", hint="use the model that was exported")
+        rows = texts_to_encode(texts)
+        if rows is None:
+            return np.zeros((0, model.encoder.width), np.float32)
+        encoded = Encoded.encode(rows, model.tokeniser)
+        with progress("encoding texts", len(encoded)) as advance:
+            return pooled_vectors(
+                model.encoder, model.text_reader, encoded, batch_size=batch, advance=advance
+            )
 
     @checked
     @remote_paths("data", "tasks", "against", "encoder")

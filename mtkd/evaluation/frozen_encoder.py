@@ -6,26 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.outputs import OutputSpec
+from mtkd.models.inference import pooled_vectors
 from tasks.common.files import atomic_path
 from tasks.common.locks import locked
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes
 from tasks.data.loading import digest_rows
 from tasks.data.rows import Rows
-from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
 
-_LENGTH, _BATCH = 128, 64
+_LENGTH = 128
 
 
 class FrozenEncoder:
@@ -70,18 +68,9 @@ class FrozenEncoder:
 
     def _encode(self, rows: Rows, label: str) -> np.ndarray:
         encoder, reader = self._load()
-        encoded, collate = Encoded.encode(rows, reader.tokeniser), Collator(reader)
-        order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
-        device = next(encoder.parameters()).device
-        vectors = np.zeros((len(rows), encoder.width), np.float32)
-        with torch.inference_mode(), progress(label, len(rows)) as advance:
-            for start in range(0, len(order), _BATCH):
-                indices = order[start : start + _BATCH]
-                pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
-                assert pooled is not None, "asked for"
-                vectors[indices] = pooled.float().cpu().numpy()
-                advance(len(indices))
-        return vectors
+        encoded = Encoded.encode(rows, reader.tokeniser)
+        with progress(label, len(rows)) as advance:
+            return pooled_vectors(encoder, reader, encoded, advance=advance)
 
     def _load(self) -> tuple[TransformerEncoder, Reader]:
         if self._loaded is None:

@@ -1,4 +1,4 @@
-"""Compute the logits of a model for many rows."""
+"""Compute the logits of a model, or the vectors of an encoder, for many rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import PADDED, Encoded
+from tasks.tokens.reader import Reader
 
 
 def predict_logits(
@@ -36,16 +39,15 @@ def predict_logits(
     """
     reader = model.reader_of(task)
     collate = Collator(reader)
-    order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches = _batches(reader, encoded, batch_size)
     device = next(model.parameters()).device
     shape = task.type.logits_shape(task, model.info.max_length)
-    result = np.zeros((len(order), *shape), dtype=np.float32)
+    result = np.zeros((len(encoded), *shape), dtype=np.float32)
     was_training = model.training
     model.eval()
     trial, started = current_trial(), time.monotonic()
     if trial:  # evenly spread over the lengths
-        batches, all_rows = batches[:: max(1, len(batches) // BATCHES)], len(order)
+        batches, all_rows = batches[:: max(1, len(batches) // BATCHES)], len(encoded)
     with torch.inference_mode():
         for indices in batches[rank::world]:
             batch = collate(encoded, indices).to(device)
@@ -61,3 +63,37 @@ def predict_logits(
         timed = sum(map(len, batches))
         trial.skipped += (time.monotonic() - started) * (all_rows - timed) / timed
     return result
+
+
+def pooled_vectors(
+    encoder: AnyEncoder,
+    reader: Reader,
+    encoded: Encoded,
+    *,
+    batch_size: int = 64,
+    advance: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """Compute the pooled vector of every row, which the task heads read: (n, width) float32.
+
+    Args:
+        advance: called with the number of rows after each batch.
+    """
+    collate, device = Collator(reader), next(encoder.parameters()).device
+    result = np.zeros((len(encoded), encoder.width), dtype=np.float32)
+    was_training = encoder.training
+    encoder.eval()
+    with torch.inference_mode():
+        for indices in _batches(reader, encoded, batch_size):
+            pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
+            assert pooled is not None, "asked for"
+            result[indices] = pooled.float().cpu().numpy()
+            if advance:
+                advance(len(indices))
+    encoder.train(was_training)
+    return result
+
+
+def _batches(reader: Reader, encoded: Encoded, batch_size: int) -> list[np.ndarray]:
+    """The numbers of the rows of each batch, the longest rows first, to keep padding low."""
+    order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

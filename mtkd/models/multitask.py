@@ -111,6 +111,11 @@ class MultiTaskModel(nn.Module):
         """How this model reads a task, which may share the head of a task with another name."""
         return self._reader(task).for_task(task.name)
 
+    @property
+    def text_reader(self) -> Reader:
+        """How this model reads single texts of no task."""
+        return self._reader()
+
     def _reader(self, *tasks: Task) -> Reader:
         config, info = self.encoder.config, self.info
         return config.reader(self.tokeniser, tasks, info.max_length, info.stride)

@@ -1,4 +1,4 @@
-"""Rows to predict, and a warning about those whose texts are empty."""
+"""Rows to predict or texts to encode, and a warning about rows whose texts are empty."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.row_checks import is_blank
-from tasks.common.errors import counted, warn_caller
+from tasks.common.errors import UserError, counted, warn_caller
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.data.tables import as_table, without_missing
 from tasks.task import Task
+
+_TEXTS = Task("texts", "regress", ("text",))  # of any type that has labels: none are read
 
 
 def rows_to_predict(task: Task, rows: Any) -> Rows | None:
@@ -20,12 +22,22 @@ def rows_to_predict(task: Task, rows: Any) -> Rows | None:
 
     Missing values of a DataFrame or Series are empty texts, as in a CSV file.
     """
-    table = as_table(without_missing(rows, task.columns), task.columns)
-    if table.num_rows == 0:
-        return None
-    found = unlabelled_rows(task, RawTable(table, "rows"))
-    warn_of_blank(count_blank(found), "the rows")
+    found = _rows_in_memory(task, rows, "rows")
+    if found is not None:
+        warn_of_blank(count_blank(found), "the rows")
     return found
+
+
+def texts_to_encode(texts: Any) -> Rows | None:
+    """Single texts in memory as rows; None if there are none. Missing values are empty texts, as above."""
+    if isinstance(texts, str):
+        raise UserError("`texts` cannot be a str", expected="a list of texts", hint="for one text: `[text]`")
+    return _rows_in_memory(_TEXTS, texts, "texts")
+
+
+def _rows_in_memory(task: Task, rows: Any, what: str) -> Rows | None:
+    table = as_table(without_missing(rows, task.columns), task.columns, f"the {what}")
+    return unlabelled_rows(task, RawTable(table, what)) if table.num_rows else None
 
 
 def count_blank(rows: Rows) -> int:

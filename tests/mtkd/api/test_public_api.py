@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,55 @@ def test_a_column_of_texts_is_predicted(teacher: mtkd.Model) -> None:
         assert teacher.predict("sst2", column) == expected
     with pytest.raises(mtkd.UserError, match="row 1 is a float"):
         teacher.predict("sst2", pandas.Series(["a fine film .", 0.5]))
+
+
+def test_texts_are_encoded_in_order_as_transformers_encodes_them(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = ["a film .", "a long and very dull film about a dog .", "fine", "the dog sleeps ."]
+    (tmp_path / "encoder").mkdir()
+    shutil.copytree(tiny_encoder, tmp_path / "encoder", dirs_exist_ok=True)
+    (tmp_path / "encoder" / "1_Pooling").mkdir()
+    (tmp_path / "encoder" / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    tokens = AutoTokenizer.from_pretrained(tiny_encoder)(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(tiny_encoder)(**tokens).last_hidden_state
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    means = (states * mask).sum(1) / mask.sum(1)
+    for directory, expected in ((tmp_path / "encoder", means), (tiny_encoder, states[:, 0])):
+        vectors = mtkd.load(directory).encode(pandas.Series(texts), batch=2)
+        assert vectors.dtype == np.float32 and vectors.shape == (4, 16)
+        np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe, sizes", [("mkd-lstm", SMALL), ("static", {"student.static.width": 6})])
+def test_students_encode_texts(
+    teacher: mtkd.Model, tmp_path: Path, recipe: str, sizes: dict[str, Any]
+) -> None:
+    words: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "teacher": teacher, "limit": 32}
+    settings = sizes if recipe == "mkd-lstm" else sizes | {"student.static.init": "random"}
+    with warnings.catch_warnings(action="ignore"):
+        made = mtkd.distill(recipe, out=tmp_path / "run", settings=settings, epochs=1, eval_limit=16, **words)
+    texts = ["fine", "a long and very dull film .", ""]
+    vectors = made.encode(texts)
+    assert vectors.shape == (3, made.module.encoder.width) and np.isfinite(vectors).all()
+    for text, vector in zip(texts, vectors, strict=True):
+        np.testing.assert_allclose(made.encode([text])[0], vector, atol=1e-5)
+    assert made.encode([]).shape == (0, vectors.shape[1])
+
+
+@pytest.mark.parametrize(
+    "texts, complaint",
+    [
+        ("a film", "`texts` cannot be a str\n.*\n.*`\\[text\\]`"),
+        ([("a", "b")], "2 values in .*expected 1: text"),
+        (["a film", 3], "row 1 is an int"),
+        ([{"text": None}], "null instead of text"),
+    ],
+)
+def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, complaint: str) -> None:
+    with pytest.raises(mtkd.UserError, match=complaint):
+        teacher.encode(texts)
 
 
 def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(

@@ -85,6 +85,8 @@ def test_commands_take_an_export(
     assert times[1].disk_bytes == found.bytes
     with pytest.raises(UserError, match="cannot be trained"):
         mtkd.finetune(place, task="rte", data="pocket", limit=8, epochs=1, out=tmp_path / "f")
+    with pytest.raises(UserError, match="logits only"):
+        mtkd.load(place).encode(["a text"])
     with pytest.raises(UserError, match="cannot be a teacher"):
         mtkd.distill("mkd-lstm", teacher=place, tasks="rte", data="pocket", out=tmp_path / "d")
     with pytest.raises(UserError, match="already an export"):
