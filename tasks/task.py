@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.common.arguments import check_fields
+from tasks.common.arguments import check_fields, suggests_fields
 from tasks.common.records import Count, Name, Record, Text, check_record
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ MOST_COPIES = 100_000  # of a row
 UNLABELLED = "unlabelled"  # the split of rows without labels
 
 
+@suggests_fields
 @dataclass(frozen=True)
 class Task(Record):
     """One task: its columns, labels, metrics and the origin of its rows.

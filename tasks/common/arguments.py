@@ -15,7 +15,7 @@ import functools
 import inspect
 import numbers
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -47,16 +47,26 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}{_similar(kwargs, signature)}") from None
+        bound = _bound(function.__name__, signature, args, kwargs)
         named = {name: value for name, value in bound.arguments.items() if name != var_keyword}
         bound.arguments.update(checked_values(named, hints(), signature))
         return function(*bound.args, **bound.kwargs)
 
     call.__dict__["checked"] = True
     return call
+
+
+def suggests_fields(kind: type[R]) -> type[R]:
+    """Let a dataclass suggest the field that an unknown keyword may stand for, as `checked` does."""
+    signature, make = inspect.signature(kind), kind.__init__
+
+    @functools.wraps(make)
+    def init(self: R, *args: Any, **kwargs: Any) -> None:
+        _bound(kind.__name__, signature, args, kwargs)
+        make(self, *args, **kwargs)
+
+    kind.__init__ = init  # type: ignore[method-assign, assignment]
+    return kind
 
 
 def checked_values(
@@ -122,10 +132,19 @@ def _hints_of_fields(kind: Any) -> Hints:
     return {name: (hint, check_of(hint)) for name, hint in hints.items()}
 
 
-def _similar(names: Iterable[str], signature: inspect.Signature) -> str:
-    """`(did you mean 'NAME'?)` for the first argument that a function does not have."""
-    unknown = next((name for name in names if name not in signature.parameters), None)
-    return did_you_mean(unknown, list(signature.parameters)) if unknown else ""
+def _bound(
+    name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments by name; raises TypeError, which suggests the argument that an unknown one may be."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = list(signature.parameters)
+        unknown = next((keyword for keyword in kwargs if keyword not in known), None)
+        if unknown is None:
+            raise TypeError(f"{name}() {error}") from None
+        near = did_you_mean(unknown, known)
+        raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}{near}") from None
 
 
 def _error(name: str, hint: Any, unfit: Unfit, default: Any, what: str) -> UserError:

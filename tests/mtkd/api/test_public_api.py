@@ -227,6 +227,8 @@ def test_wrong_arguments_are_named_with_their_function() -> None:
         mtkd.refine("minilm", data="pocket", tasks="sst2", out="x", epoch=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"refine\(\) missing a required argument: 'out'"):
         mtkd.refine("minilm", data="pocket", tasks="sst2")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Task\(\) .*'column' \(did you mean 'columns'\?\)"):
+        mtkd.Task(name="mood", kind="classify", column="text")  # type: ignore[call-arg]
 
 
 def test_rows_in_memory_are_refused_where_only_names_can_be_recorded(
