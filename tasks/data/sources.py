@@ -204,8 +204,8 @@ def open_data(spec: Any) -> DataSource:
 
     Args:
         spec: "pocket", "hub", a directory or its URL, a `DataSource`, or tables in memory (task -> split ->
-            rows, see `tasks.data.tables.TableSource`); or a list of these, where each split is read from the
-            first that has it. None = only the files that the tasks name themselves.
+            rows or file, see `tasks.data.tables.TableSource`); or a list of these, where each split is read
+            from the first that has it. None = only the files that the tasks name themselves.
 
     Raises:
         UserError: the directory does not exist, or the value is of another type.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, counted, shorten
+from tasks.common.reading import require_file
+from tasks.common.remote import local
+from tasks.data.file_readers import SplitFiles
 from tasks.data.missing_data import similar_split
 from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
 from tasks.data.sources import Batches, DataSource, Read, at_once
@@ -32,6 +36,13 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     Raises:
         UserError: rows of another type, or of different lengths.
     """
+    if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):  # datasets.IterableDataset
+        raise UserError(
+            f"{what} cannot be {a_type(rows)}, whose number of rows is unknown",
+            expected=f"{_TABLES} or a list of {_values(columns)}",
+            hint="read the first rows with `list(dataset.take(1000))`, or write all of them to a file with "
+            "`dataset.to_parquet(FILE)`",
+        )
     try:
         table = without_views(_convert(rows, list(columns)))
     except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
@@ -158,29 +169,34 @@ def _row(item: tuple[type, int]) -> int:
 
 
 class TableSource(DataSource):
-    """Rows in memory.
+    """Rows in memory, or files of them.
 
     Args:
-        tables: task name -> split -> rows (see `as_table`), such as {"rte": {"train": frame}}.
+        tables: task name -> split -> rows (see `as_table`) or the path of a file, such as
+            {"rte": {"train": frame, "validation": "dev.csv"}}.
         name: the name of the source in messages and records.
     """
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
         self.name = name
-        self._tables: dict[str, dict[str, pa.Table]] = {}
+        self._tables: dict[str, dict[str, pa.Table | Path]] = {}
+        shown = "dataset_dict" if type(tables).__name__.endswith("DatasetDict") else "{'train': ...}"
         for task, splits in tables.items():
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
                 raise UserError(
                     f"the data of task {task!r} cannot be {a_type(splits)}",
                     expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
+                    hint=f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`",
                 )
             self._tables[task] = {
-                split: as_table(rows, what=f"{task}/{split}") for split, rows in splits.items()
+                split: _table_or_file(rows, f"{task}/{split}") for split, rows in splits.items()
             }
 
     def _locate(self, task: Task, split: str) -> Read | None:
-        table = self._tables.get(task.name, {}).get(split)
-        return None if table is None else at_once(lambda: RawTable(table, f"{self.name}:{task.name}/{split}"))
+        rows = self._tables.get(task.name, {}).get(split)
+        if isinstance(rows, Path):
+            return SplitFiles([rows], task.columns)
+        return None if rows is None else at_once(lambda: RawTable(rows, f"{self.name}:{task.name}/{split}"))
 
     def _find(self, task: Task, split: str) -> Read | None:
         """Rows in memory take precedence over a task's own files."""
@@ -211,6 +227,13 @@ class TableSource(DataSource):
             expected=f"a key {split!r}; the keys are {', '.join(map(repr, splits)) or 'none'}",
             hint=f"rename the key {similar!r} to {split!r}" if similar else None,
         )
+
+
+def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
+    """The rows of a split; those of a file are read when they are needed."""
+    if isinstance(rows, str | os.PathLike):
+        return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
+    return as_table(rows, what=what)
 
 
 class CombinedSource(DataSource):

@@ -423,6 +423,28 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         load_rows(open_data({"own": {"train": rows}}), OWN, "train")
 
 
+def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
+    rows = [{"one": f"text {number}", "two": "b", "label": number % 2} for number in range(4)]
+    (tmp_path / "rows.csv").write_text("one,two,label\n" + "".join(f"text {n},b,{n % 2}\n" for n in range(4)))
+    source = open_data({"own": {"train": rows, "validation": tmp_path / "rows.csv"}})
+    train, validation = (content(load_rows(source, OWN, split)) for split in ("train", "validation"))
+    assert [row[1:] for row in train] == [row[1:] for row in validation]
+    with pytest.raises(UserError, match=r"no such file: .*row\.csv \(did you mean .*rows\.csv"):
+        open_data({"own": {"train": str(tmp_path / "row.csv")}})
+
+
+def test_data_sets_of_the_hub_in_memory() -> None:
+    import datasets
+
+    dataset = datasets.Dataset.from_list([{"one": "a", "two": "b", "label": 0}])
+    splits = datasets.DatasetDict(train=dataset, validation=dataset)
+    assert len(load_rows(open_data({"own": splits}), OWN, "validation")) == 1
+    with pytest.raises(UserError, match=r"hint: .*`data=\{'TASK': dataset_dict\}`"):
+        open_data(splits)
+    with pytest.raises(UserError, match=r"own/train cannot be an IterableDataset[^`]*`list\(dataset\.take"):
+        open_data({"own": {"train": dataset.to_iterable_dataset()}})
+
+
 def test_one_column_may_be_a_text() -> None:
     assert Task("own", "classify", columns="one", labels=("a", "b")).columns == ("one",)  # type: ignore[arg-type]
 
