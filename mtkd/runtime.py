@@ -21,7 +21,7 @@ import numpy as np
 from mtkd.model_files import AGAIN, EXPORT, read_export, read_model_file
 from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
-from tasks.common.errors import UserError, reason_of, shorten, unknown
+from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
 from tasks.model_tasks import mapped_logits
@@ -253,7 +253,9 @@ class _Graph:
             raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=AGAIN)
         fixed = len(shape) > 1 and isinstance(shape[1], int) and not task.map
         if fixed and shape[1] != expected:
-            problem = f"has {shape[1]} outputs for the head {task.head!r}, but its task needs {expected}"
+            problem = (
+                f"has {counted(shape[1], 'output')} for the head {task.head!r}, but its task needs {expected}"
+            )
             raise UserError(f"{self._file} {problem}", hint=AGAIN)
 
     def run(self, output: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

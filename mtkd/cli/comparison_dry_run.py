@@ -12,7 +12,7 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.options import echo, say
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.placeholders import fill_placeholders
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 
 
 def print_grid(name: str, options: Mapping[str, Any]) -> None:
@@ -57,7 +57,8 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
         commands = _commands(planned)
         if one_command:
             commands = [shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)])]
-        blocks.append("\n".join([f"# {name} ({len(_commands(planned)):,} runs): {about}", *commands]))
+        runs = counted(len(_commands(planned)), "run")
+        blocks.append("\n".join([f"# {name} ({runs}): {about}", *commands]))
     none_left = len(refused) == len(blocks)
     if none_left and len({error.problem for error in refused}) == 1:
         raise refused[0]

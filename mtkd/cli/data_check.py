@@ -77,7 +77,9 @@ def _draw(report: DataReport, max_lines: int) -> None:
     for level, line in lines[: max_lines or None]:
         echo(f"{level}: {as_options(line)}")
     if max_lines and len(lines) > max_lines:
-        echo(f"... and {len(lines) - max_lines} more lines (--list 0 prints all, --json every row)")
+        echo(
+            f"... and {counted(len(lines) - max_lines, 'more line')} (--list 0 prints all, --json every row)"
+        )
     if any(problem.kind == "unknown label" for problem in report.all_problems):
         echo("  hint: correct the labels in the file, or add them to `labels` in the task file")
     warnings = len(report.all_problems) - report.errors

@@ -24,7 +24,7 @@ from mtkd.cli.options import (
     workers_options,
 )
 from mtkd.output_files.worker_pools import Engine, Workers
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -104,7 +104,10 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         rows = [(kind, size_text(n), f"{n / total:.1%}") for kind, n in prepared.sizes.items()]
         table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
         _say_chosen(prepared)
-        echo(f"{planned.rows:,} rows, {planned.tokens:,} tokens; teacher about {_clock(planned.seconds)}")
+        echo(
+            f"{counted(planned.rows, 'row')}, {planned.tokens:,} tokens; "
+            f"teacher about {_clock(planned.seconds)}"
+        )
         if planned.ahsk:
             ahsk, full = planned.ahsk
             share = f"{ahsk / full:.2%}"
@@ -152,7 +155,7 @@ def build(
             )
         manifest, files = remote_paths(out="out")(repair_store)(out, made_by)
         if PartialState().is_main_process:
-            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and have been rebuilt")
+            say(f"rebuilt {counted(len(files), 'damaged shard')} of {len(manifest.shards)}")
             show({"repaired": files}, json_file, lambda: echo("\n".join(files) or "nothing to repair"))
         return
 
@@ -168,7 +171,11 @@ def build(
     show(_summary(manifest), json_file, lambda: _draw(manifest))
     _say_chosen(prepared)
     n_found = len(manifest.shards) - n_built
-    say(f"{n_built} shards built" + (f", {n_found} were there already" if n_found else "") + f": {out}")
+    say(
+        f"{counted(n_built, 'shard')} built"
+        + (f", {n_found} were there already" if n_found else "")
+        + f": {out}"
+    )
     chosen_settings = "".join(f" --set {key}={value}" for key, value in prepared.chosen.items())
     data = f" --data {prepared.request.data}" if prepared.request.data else ""
     say(

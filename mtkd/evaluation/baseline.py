@@ -10,6 +10,7 @@ import numpy as np
 from mtkd.evaluation.differences import paired_difference, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores
+from tasks.common.errors import counted
 from tasks.data.rows import Rows
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
@@ -190,6 +191,6 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
             messages.append(
                 f"{score.task}/{score.split}: the score {gap.score:.3f} is not clearly better than "
                 f"{task.type.baseline} ({gap.reference:.3f}): the 95% interval of the difference on "
-                f"{score.rows:,} rows is {gap.low:+.3f} to {gap.high:+.3f}."
+                f"{counted(score.rows, 'row')} is {gap.low:+.3f} to {gap.high:+.3f}."
             )
     return messages

@@ -15,7 +15,7 @@ from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.common.files import atomic_path, make_directory
 
 _LOSS = "hidden_knowledge"
@@ -103,7 +103,7 @@ def _points(file: Path) -> list[Point]:
     full = (layers + 1, settings.student.max_length)
     depth = (term.depth or full[0]) if name in trained else 0
     tokens, width = term.tokens or full[1], term.width
-    model = f"{settings.name}, {layers} layers"
+    model = f"{settings.name}, {counted(layers, 'layer')}"
     return [
         Point(
             str(file.parent),

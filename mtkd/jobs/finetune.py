@@ -28,7 +28,7 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.common.files import move_files
 from tasks.common.records import read_record, write_record
 from tasks.tokens.batching import Collator
@@ -151,7 +151,7 @@ class _Finetune(TrainingJob):
 
     def _name(self, trial: TrainSettings) -> str:
         rate = rate_names(self.settings.learning_rates)[trial.peak_lr]
-        return rate + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
+        return rate + (f", {counted(trial.epochs, 'epoch')}" if self.settings.epoch_counts else "")
 
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mtkd.models.multitask import MultiTaskModel
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import CorpusTask, corpus_rows, read_corpus
 from tasks.data.loading import digest_blocks, digest_rows, sample_rows
 from tasks.data.rows import Rows, concat
@@ -97,8 +97,8 @@ def _check_origin(
     with_unlabelled, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
     if digest(with_unlabelled.slice(len(origin), len(with_unlabelled))) != entry.unlabelled_digest:
         raise UserError(
-            f"the corpus {corpus} has copies of {entry.unlabelled:,} rows without labels of {task.name}, but "
-            "the run has other rows without labels, or none",
+            f"the corpus {corpus} has copies of {counted(entry.unlabelled, 'row')} without labels of "
+            f"{task.name}, but the run has other rows without labels, or none",
             hint="pass the same `unlabelled` as when the corpus was made, or leave out such rows and their "
             "copies with `unlabelled_limit=0`",
         )

@@ -10,7 +10,7 @@ from typing import Any
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
 from tasks.checks.overlap import overlap_warnings
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import corpus_rows
 from tasks.data.loading import digest_rows, load_rows, sample_rows
 from tasks.data.rows import Rows, concat, has_label
@@ -113,9 +113,10 @@ class TrainingData:
             windows = task_data.train.windows
             if windows is not None and len(windows.lost):
                 first_row = windows.examples.uids[int(windows.lost[0])].as_py()
+                are = "is" if len(windows.lost) == 1 else "are"
                 warnings.append(
-                    f"{len(windows.lost):,} answers of {task_data.task.name} are in no window of "
-                    f"{windows.max_length} tokens, so their rows are not used (the first is {first_row}). "
+                    f"{counted(len(windows.lost), 'answer')} of {task_data.task.name} {are} in no window of "
+                    f"{windows.max_length} tokens, so such rows are not used (the first is {first_row}). "
                     "Use a larger max_length or stride."
                 )
         return warnings

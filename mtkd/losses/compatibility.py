@@ -6,7 +6,7 @@ from mtkd.losses.layer_maps import LayerPairs, layer_pairs
 from mtkd.losses.layered import Projections, SampleTerm
 from mtkd.losses.loss_registry import losses_for
 from mtkd.losses.loss_term import LossTerm, ModelPair
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 
 
 def pairs_of(name: str, spec: str | LayerPairs, models: ModelPair, pooled: bool = False) -> LayerPairs:
@@ -150,7 +150,7 @@ def require_same_heads(name: str, models: ModelPair) -> None:
         other = "" if models.student.stride > 1 else ", or the loss 'relation', which allows any number"
         raise UserError(
             f"the term {name!r} compares attention head by head, but "
-            f"the student has {heads_s} heads and the teacher {heads_t}",
-            expected=f"{heads_t} heads{other}",
+            f"the student has {counted(heads_s, 'head')} and the teacher {heads_t}",
+            expected=f"{counted(heads_t, 'head')}{other}",
             hint=f"use `student.{models.student.table}.heads={heads_t}`, or `terms.{name}.weight=0`",
         )

@@ -45,7 +45,7 @@ def label_order(
     if len(names) != n_labels and not (task.kind == "rank" and len(names) == 1):
         raise UserError(
             f"{who} has {counted(len(names), 'output')} ({shorten(names)}), but the task {task.name!r} "
-            + (f"has {n_labels} labels ({shorten(labels)})" if labels else f"needs {n_labels}"),
+            + (f"has {counted(n_labels, 'label')} ({shorten(labels)})" if labels else f"needs {n_labels}"),
             expected="a checkpoint that was fine-tuned on the same labels",
         )
     if not labels or len(names) == 1:

@@ -24,7 +24,7 @@ def rows_to_predict(task: Task, rows: Any) -> Rows | None:
     """
     found = _rows_in_memory(task, rows, "rows")
     if found is not None:
-        warn_of_blank(count_blank(found), "the rows")
+        warn_of_blank(count_blank(found))
     return found
 
 
@@ -46,8 +46,8 @@ def count_blank(rows: Rows) -> int:
     return int(is_empty.sum())
 
 
-def warn_of_blank(count: int, where: str) -> None:
-    """Warn of rows with an empty text, if there are any; `where` names them."""
+def warn_of_blank(count: int, file: str | None = None) -> None:
+    """Warn of rows with an empty text, if there are any; `file`: the file that they are from."""
     if count:
-        rows = f"{counted(count, 'row')} of {where} with an empty text"
-        warn_caller(f"{rows}: such predictions carry little information")
+        rows = counted(count, "row") + (f" of {file}" if file else "")
+        warn_caller(f"{rows} with an empty text: predictions for such rows carry little information")

@@ -127,9 +127,10 @@ def leakage(statistics: SplitStatistics) -> list[Problem]:
     """A warning for rows that are also in the training split, with an example."""
     if not statistics.seen:
         return []
+    are, share = "is" if statistics.seen == 1 else "are", f"{statistics.seen / statistics.rows:.1%}"
     message = (
-        f"{statistics.seen:,} rows ({statistics.seen / statistics.rows:.1%}) are also training rows, which "
-        f"inflates scores on this split; the first is {statistics.first_seen}"
+        f"{counted(statistics.seen, 'row')} ({share}) {are} also in the training split, which inflates "
+        f"scores on this split; the first is {statistics.first_seen}"
     )
     return [Problem(statistics.path, None, message, "warning")]
 

@@ -47,7 +47,8 @@ class DataReport:
     def __str__(self) -> str:
         """One line per split, and the problems."""
         splits = [
-            f"{split.task}/{split.split}: {counted(split.rows, 'row')}, {split.duplicates:,} duplicate"
+            f"{split.task}/{split.split}: {counted(split.rows, 'row')}, "
+            + counted(split.duplicates, "duplicate")
             + (f", soft labels read as {split.soft_labels}" if split.soft_labels else "")
             for split in self.splits
         ]

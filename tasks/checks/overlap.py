@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from tasks.checks.row_hashes import RowHashes, contained, hash_rows
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.task import Task
@@ -38,7 +38,7 @@ def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str 
     for split in by_split:
         if count := counts[split]:
             warnings.append(
-                f"{count:,} of the {len(rows):,} rows without labels of {task.name} are also in the split "
-                f"{split}, so scores on it may be too high"
+                f"{count:,} of the {counted(len(rows), 'row')} without labels of {task.name} "
+                f"{'is' if count == 1 else 'are'} also in the split {split}, so scores on it may be too high"
             )
     return warnings

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.label_agreement import better_order
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, counted, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.task import Task
@@ -155,7 +155,7 @@ def _numbers(task: Task, cell: Any, size: int) -> list[float]:
         cell = [values[position] for position in positions if position is not None]
     numbers = cell if isinstance(cell, list) else [cell]
     if len(numbers) != size:
-        raise ValueError(f"{len(numbers)} values; expected: {size}")
+        raise ValueError(f"{counted(len(numbers), 'value')}; expected: {size}")
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and np.isfinite(n) for n in numbers):
         raise ValueError(f"{str(numbers)[:60]}; expected: finite numbers")
     return [float(number) for number in numbers]

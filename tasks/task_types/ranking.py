@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import pyarrow.compute as pc
 
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.scoring.row_predictions import RowPredictions
@@ -42,7 +42,9 @@ class Ranking(Classification):
         if task.group is None:
             raise UserError("rank tasks need the key 'group'", expected="a column name")
         if len(task.labels) != 2:
-            raise UserError(f"a rank task has {len(task.labels)} labels", expected="two: right and wrong")
+            raise UserError(
+                f"a rank task has {counted(len(task.labels), 'label')}", expected="two: right and wrong"
+            )
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Parse labels like classes, and check that each row has a group."""

@@ -89,7 +89,7 @@ class Counts:
         parts = [
             (self.empty, "blank"),
             (self.outside, "outside the word range"),
-            (self.cut, f"cut into {self.pieces} pieces"),
+            (self.cut, f"cut into {counted(self.pieces, 'piece')}"),
             (self.shortened, "too long for the generator (it read the sentences that fit)"),
             (self.too_long, "left out because no sentence fits the generator"),
             (self.not_english, "skipped because the rules work for English only"),

@@ -40,7 +40,7 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
 from mtkd.training.trainer import Evaluate
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.common.progress import say
 from tasks.common.sha256 import digest_file
 from tasks.data.corpus_reader import read_corpus
@@ -238,6 +238,6 @@ class TaskDistillation(StagedJob):
         self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
         for name, count in self.facts["dropped"].items():
             say(
-                f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
+                f"{name}: {counted(count, 'row')} without labels dropped, as the teacher is less than "
                 f"{min_confidence:.0%} sure"
             )

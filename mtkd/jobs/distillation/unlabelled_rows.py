@@ -21,7 +21,7 @@ from mtkd.outputs import LOGITS
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.cached_logits import CacheFolder
 from mtkd.train_settings import TrainSettings
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows
 from tasks.data.rows import has_label
 from tasks.data.unlabelled import UnlabelledRequest
@@ -182,7 +182,7 @@ def few_rows_for_bilstm(settings: DistillSettings, rows: int) -> list[str]:
     if not is_bilstm or settings.supervision == "labels" or rows >= _ROWS_FOR_BILSTM:
         return []
     return [
-        f"a BiLSTM learns little from its teacher on {rows:,} rows per task: it starts from random weights. "
-        "Give it thousands of rows, with or without labels (`unlabelled=...`), or use the recipe layerwise-3 "
-        "or static (docs/which-student.md)."
+        f"a BiLSTM learns little from its teacher on {counted(rows, 'row')} per task: it starts from random "
+        "weights. Give it thousands of rows, with or without labels (`unlabelled=...`), or use the recipe "
+        "layerwise-3 or static (docs/which-student.md)."
     ]

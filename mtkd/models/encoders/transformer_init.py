@@ -19,7 +19,7 @@ from mtkd.models.encoders.pretrained_config import (
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
 
 _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
@@ -105,8 +105,9 @@ def layers_to_copy(settings: TransformerSettings, layers: int, available: int) -
     chosen = settings.init_layers
     if len(chosen) != layers or not all(1 <= layer <= available for layer in chosen):
         raise UserError(
-            f"student.transformer.init_layers={chosen} does not fit a student with {layers} layers",
-            expected=f"{layers} layers from 1 to {available}",
+            f"student.transformer.init_layers={chosen} does not fit a student with "
+            f"{counted(layers, 'layer')}",
+            expected=f"{counted(layers, 'layer')} from 1 to {available}",
         )
     return chosen
 
@@ -195,7 +196,9 @@ def _refuse_other_sizes(
         if getattr(student, name, None) != getattr(start, name, None)
     ]
     if differs or student.num_hidden_layers > start.num_hidden_layers:
-        differs = differs or [f"{student.num_hidden_layers} layers instead of {start.num_hidden_layers}"]
+        differs = differs or [
+            f"{counted(student.num_hidden_layers, 'layer')} instead of {start.num_hidden_layers}"
+        ]
         raise UserError(
             f"a student that starts from {settings.init!r} cannot have {', '.join(differs)}",
             expected="the sizes of the encoder that it starts from, with the same number of layers or fewer",

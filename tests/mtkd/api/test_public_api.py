@@ -326,7 +326,7 @@ def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
         mtkd.predict(teacher, "sst2", tmp_path / "in.csv", tmp_path / "out.csv")
     expected = pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist()
     for rows in (frame, frame["sentence"], pandas.read_csv(tmp_path / "in.csv")):
-        with pytest.warns(mtkd.MtkdWarning, match="1 row of the rows with an empty text") as warned:
+        with pytest.warns(mtkd.MtkdWarning, match="1 row with an empty text") as warned:
             found = teacher.predict("sst2", rows)
         assert [warning.filename for warning in warned] == [__file__], "the line that called mtkd"
         assert expected == (

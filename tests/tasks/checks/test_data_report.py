@@ -59,7 +59,7 @@ def test_hand_made_splits(tmp_path: Path) -> None:
     assert (validation.overlap, validation.overlap_share) == (1, 1 / 3)  # "x y","z": with whatever label
     null, leaked = (problem.message for problem in validation.problems)
     assert null == "null instead of text"
-    assert "1 rows (33.3%)" in leaked and "row 0: 'x y | z'" in leaked
+    assert "1 row (33.3%) is also in the training split" in leaked and "row 0: 'x y | z'" in leaked
     assert report.errors == 2
     value = json.loads(json.dumps(report.to_json()))
     assert value["errors"] == 2 and value["splits"][1]["overlap_share"] == pytest.approx(1 / 3)

@@ -214,7 +214,7 @@ def test_rows_that_are_also_validation_or_test_rows_are_counted() -> None:
     source = open_data({"pair": splits})
     rows = appended(PAIR, TEXTS).slice(3, 28)
     assert overlap_warnings(source, PAIR, rows, None) == [
-        "1 of the 25 rows without labels of pair are also in the split "
+        "1 of the 25 rows without labels of pair is also in the split "
         f"{split}, so scores on it may be too high"
         for split in ("validation", "test")
     ]

@@ -148,7 +148,7 @@ def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Pat
     request = Request(str(tmp_path), "squad", tmp_path / "run")
     refine(request, settings, str(tiny_encoder), warn=said.append)
     assert len(said) == 2 and "is not clearly better" in said[1]
-    assert "1 answers of squad are in no window of 48 tokens" in said[0]
+    assert "1 answer of squad is in no window of 48 tokens" in said[0]
     assert "squad/train/0" in said[0] and "max_length" in said[0]
 
 
