@@ -151,7 +151,7 @@ class _Finetune(TrainingJob):
 
     def _name(self, trial: TrainSettings) -> str:
         rate = rate_names(self.settings.learning_rates)[trial.peak_lr]
-        return rate + (f", {counted(trial.epochs, 'epoch')}" if self.settings.epoch_counts else "")
+        return rate + (f", {counted(trial.n_epochs, 'epoch')}" if self.settings.epoch_counts else "")
 
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
