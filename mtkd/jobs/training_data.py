@@ -9,6 +9,7 @@ from typing import Any
 
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
+from tasks.checks.data_quality import CUT_SHARE, cut_message
 from tasks.checks.overlap import overlap_warnings
 from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import corpus_rows
@@ -164,6 +165,21 @@ class EncodedRows:
             for key, rows in self.data.validation.items()
             if only is None or key[0] in only
         }
+
+    def cut_warnings(self, reader: Reader, setting: str = "max_length") -> list[str]:
+        """A warning for each task of whose training rows the reader cuts more than a few per cent.
+
+        Args:
+            setting: the name of the setting that limits the tokens.
+        """
+        warnings, per = [], " per text" if reader.input_format == "separate" else ""
+        for name, rows in self.train(reader).items():
+            if rows.windows is not None:
+                continue
+            if (share := float(reader.for_task(name).is_cut(rows.texts).mean())) > CUT_SHARE:
+                most = f"{reader.max_length:,} tokens{per}"
+                warnings.append(cut_message(f"the training rows of {name}", share, most, setting))
+        return warnings
 
     def _encode(self, rows: Rows, reader: Reader) -> Encoded:
         key: tuple[Any, ...] = (rows.task, rows.split, reader.tokeniser.digest)

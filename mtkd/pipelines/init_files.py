@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan
 from mtkd.teachers.label_lists import label_list
 from tasks.common.records import as_toml
 from tasks.task import Task
 
-_TOKENS_PER_WORD, _SPECIAL = 1.4, 4
 _LENGTHS, _SPAN_LENGTHS = (32, 256), (128, 384)  # shortest and longest rows, in tokens
 _EXPORT = ("onnx", "onnxruntime", "onnxscript")
 
@@ -116,11 +113,15 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
     )
 
 
-def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str], plan: StudentPlan) -> str:
-    """The pipeline; `unlabelled`: files of rows without labels, relative to it."""
+def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: StudentPlan) -> str:
+    """The pipeline.
+
+    Args:
+        length: `max_length` of its models.
+        unlabelled: files of rows without labels, relative to it.
+    """
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
-    length = _max_length(task, train)
     models = "A small student that learns from a teacher"
     models = models if plan.teacher else "A teacher, a small student that learns from it"
     text = _HEAD.format(models=models, pipeline="pipeline.toml", task_file=as_toml(f"{task.name}.toml"))
@@ -181,12 +182,16 @@ def _labels_option(task: Task, plan: StudentPlan) -> str:
     return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(label_list(plan.teacher_labels))} }}\n"
 
 
-def _max_length(task: Task, train: pa.Table) -> int:
-    """The number of tokens that 95% of the rows do not exceed, estimated from their words."""
-    word_counts = sum(
-        pc.list_value_length(pc.utf8_split_whitespace(train[name].cast(pa.string()))).to_numpy()
-        for name in task.columns
-    )
-    tokens = float(np.nanpercentile(word_counts, 95)) * _TOKENS_PER_WORD + _SPECIAL
-    shortest, longest = _SPAN_LENGTHS if task.type.predicts_spans else _LENGTHS
-    return min(longest, max(shortest, 16 * math.ceil(tokens / 16)))
+def suitable_length(task: Task, lengths: np.ndarray) -> int:
+    """The number of tokens that 95% of the rows do not exceed, but not more than a small model reads fast.
+
+    Args:
+        lengths: tokens of each row (`token_lengths`).
+    """
+    shortest, longest = length_limits(task)
+    return min(longest, max(shortest, 16 * math.ceil(float(np.percentile(lengths, 95)) / 16)))
+
+
+def length_limits(task: Task) -> tuple[int, int]:
+    """The shortest and the longest `max_length` that a pipeline starts with."""
+    return _SPAN_LENGTHS if task.type.predicts_spans else _LENGTHS

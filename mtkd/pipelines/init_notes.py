@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
+
 from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
-from tasks.checks.data_quality import FEWEST_ROWS, labels_alike
+from tasks.checks.data_quality import CUT_SHARE, FEWEST_ROWS, cut_message, labels_alike
 from tasks.common.errors import counted, shorten
 from tasks.guess import Guess
 from tasks.guess_labels import FEW_WRONG, as_numbers
@@ -57,6 +59,18 @@ def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
     from mtkd.recipes import load_settings
 
     return few_rows_for_bilstm(load_settings(recipe, "distill", {}, task.name), rows)
+
+
+def cut_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
+    """The warning with which training will start if many rows are too long for the pipeline.
+
+    Args:
+        lengths: tokens of each training row.
+    """
+    share = float(np.mean(lengths > max_length))
+    if task.type.predicts_spans or share <= CUT_SHARE:
+        return []
+    return [cut_message("the training rows", share, f"{max_length} tokens") + ", but takes longer"]
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts, without_role
-from mtkd.pipelines.init_files import pipeline_text, task_text
+from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
 from mtkd.pipelines.init_notes import (
+    cut_notes,
     few_rows_notes,
     guess_notes,
     label_notes,
@@ -26,6 +27,7 @@ from mtkd.pipelines.init_notes import (
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_write import write_files
+from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
 from tasks.common.arguments import checked
@@ -141,9 +143,13 @@ def init_pipeline(
             "for validation"
         )
     notes += label_notes(task, guess, splits)
+    lengths = token_lengths(task, splits["train"].raw.table, length_limits(task)[1])
+    length = suitable_length(task, lengths)
+    notes += cut_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
-    return _write(Path(out), task, splits, texts, plan, [*notes, *plan.notes], inputs, overwrite, dry_run)
+    notes += plan.notes
+    return _write(Path(out), task, splits, texts, length, plan, notes, inputs, overwrite, dry_run)
 
 
 def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:
@@ -232,6 +238,7 @@ def _write(
     task: Task,
     splits: Mapping[str, Part],
     texts: Sequence[Part],
+    length: int,
     plan: StudentPlan,
     notes: Sequence[str],
     inputs: Collection[Path],
@@ -256,7 +263,7 @@ def _write(
     ]
     task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
-    contents[PIPELINE] = pipeline_text(task, splits["train"].raw.table, unlabelled_files, plan).encode()
+    contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
     kept = write_files(out, contents, inputs, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if texts:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.checks.row_checks import Problem
-from tasks.checks.split_statistics import SplitStatistics
+from tasks.checks.split_statistics import SAMPLE, SplitStatistics
 from tasks.common.errors import brief, counted, shorten
 from tasks.common.hub_loading import embedded_encoder
 from tasks.data.raw_table import RawTable
@@ -26,6 +26,7 @@ LARGEST_SHARE = 0.9  # share of the rows in one class
 FEWEST_ROWS = 5  # training rows of a class
 FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
+CUT_SHARE = 0.05  # share of the training rows that are cut
 _CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
 
 
@@ -144,34 +145,64 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     Args:
         max_length: tokens kept per row, special tokens included.
     """
-    texts = [column.combine_chunks().fill_null("") for column in split.sample.columns]
-    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in texts]
-    tokenizer = _default_tokenizer()
-    ids = [
-        np.array(text.ids, dtype=np.int64)
-        for column in columns
-        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
-    ]
+    columns, ids = _tokenised(split.sample, max_length)
     if not any(map(len, ids)):
         return []
     messages = []
-    lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
-    if not task.type.predicts_spans and (lengths > max_length).any():
+    share = float(np.mean(_lengths(columns, ids) > max_length))
+    if not task.type.predicts_spans and share:
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
         messages.append(
-            f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
-            "will be cut to that length by the default tokenizer; a larger max_length keeps more"
+            cut_message(f"the rows{of}", share, f"{max_length} tokens", "by the default tokenizer")
         )
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
     foreign = (letters - latin) / max(1, letters)
-    unknown = np.mean(np.concatenate(ids) == tokenizer.token_to_id("[UNK]"))
+    unknown = np.mean(np.concatenate(ids) == _default_tokenizer().token_to_id("[UNK]"))
     if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
         messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: choose an encoder that was trained on this language"
         )
     return [Problem(split.path, None, message, "warning") for message in messages]
+
+
+def cut_message(rows: str, share: float, most: str, setting: str = "max_length") -> str:
+    """Which share of some rows is cut.
+
+    Args:
+        most: the longest that is not cut: "128 tokens".
+        setting: the setting to change.
+    """
+    return f"{share:.1%} of {rows} have more than {most}, and will be cut; a larger {setting} keeps more"
+
+
+def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
+    """The tokens of up to 1,000 random rows, with the default tokenizer, special tokens included.
+
+    Args:
+        longest: rows with more tokens than these may be counted with fewer, but still more than `longest`.
+    """
+    chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
+    schema = pa.schema([(name, pa.string()) for name in task.columns])
+    return _lengths(*_tokenised(table.select(list(task.columns)).take(np.sort(chosen)).cast(schema), longest))
+
+
+def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.ndarray]]:
+    """The texts of each column, cut where they surely have `longest` tokens, and the ids of all in turn."""
+    texts = [column.combine_chunks().fill_null("") for column in sample.columns]
+    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
+    tokenizer = _default_tokenizer()
+    return columns, [
+        np.array(text.ids, dtype=np.int64)
+        for column in columns
+        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
+    ]
+
+
+def _lengths(columns: Sequence[pa.Array], ids: Sequence[np.ndarray]) -> np.ndarray:
+    """The tokens of each row, special tokens included."""
+    return np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:

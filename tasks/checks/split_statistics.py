@@ -12,7 +12,7 @@ from tasks.checks.row_hashes import RowHashes, contained, hash_rows
 from tasks.data.raw_table import RawTable
 from tasks.task import Task
 
-_SAMPLE = 1000  # rows whose tokens are counted
+SAMPLE = 1000  # rows whose tokens are counted
 _SHOWN = 60  # characters of an example
 _WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # white space as Python defines it; RE2's \s matches less
 
@@ -67,7 +67,7 @@ class SplitStatistics:
             counts[: len(self._words[number])] += self._words[number]
             self._words[number] = counts
         self._keys = np.concatenate([self._keys, self._draws.random(len(texts))])
-        sampled = np.sort(np.argsort(self._keys, kind="stable")[:_SAMPLE])
+        sampled = np.sort(np.argsort(self._keys, kind="stable")[:SAMPLE])
         self.sample = pa.concat_tables([self.sample, texts]).take(sampled).combine_chunks()
         self._keys = self._keys[sampled]
 

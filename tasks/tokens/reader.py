@@ -97,6 +97,11 @@ class Reader:
             return np.stack(lengths, 1)
         return np.sum(lengths, axis=0)[:, None] + self.layout(len(texts)).n_specials
 
+    def is_cut(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
+        """(n,) bool, True for rows that are truncated."""
+        lengths = tuple(text.lengths for text in texts)
+        return np.any(np.greater(lengths, self.kept(lengths)), axis=0)
+
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
         if self.input_format == "separate":

@@ -98,6 +98,7 @@ class TaskDistillation(StagedJob):
         check_soft_labelled(self.validated.soft_labelled, self.rows.data)
         self.rows = self.rows.for_reader(student.reader)
         self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]
+        self.warnings += self.rows.cut_warnings(student.reader, "student.max_length")
         self.warnings += few_rows_warnings(self.settings, self.student, self.rows.data)
         if self._store:
             parts = self.rows.data.parts

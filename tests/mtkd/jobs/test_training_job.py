@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
-from tasks.data.sources import PocketSource
+from tasks.data.sources import PocketSource, open_data
 from tasks.task_names import resolve
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -134,6 +135,28 @@ def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, 
 class Stops(Callback):
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         raise ZeroDivisionError
+
+
+def test_texts_that_are_cut_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
+    words = [3] * 18 + [9] * 2
+    rows = [{"sentence": "cat " * n, "label": i % 2} for i, n in enumerate(words)]
+    data = {"sst2": {"train": rows, "validation": rows}}
+
+    def warnings(out: str, job: Callable[..., object], *given: object) -> list[str]:
+        said: list[str] = []
+        request = Request(open_data(data), "sst2", tmp_path / out)
+        with pytest.raises(ZeroDivisionError):  # not one step is made
+            job(request, *given, callbacks=[Stops()], warn=said.append)
+        return [text for text in said if "cut" in text]
+
+    rows_of_sst2 = "10.0% of the training rows of sst2"
+    cut = rows_of_sst2 + " have more than 8 tokens{}, and will be cut; a larger {} keeps more"
+    for length, expected in ((8, [cut.format("", "max_length")]), (11, [])):
+        tuned = load_settings("finetune", "finetune", {"max_length": length})
+        assert warnings(f"tuned-{length}", finetune, tuned, tiny_teacher) == expected
+    student = settings_of(**{"student.max_length": 8})
+    expected = [cut.format(" per text", "student.max_length")]
+    assert warnings("student", distill, student, str(tiny_teacher)) == expected
 
 
 def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -359,6 +359,17 @@ def test_cells_that_are_unlike_the_rest_of_their_column_are_named(tmp_path: Path
         mtkd.init_pipeline([train, valid], out=tmp_path / "job2", label="grade")
 
 
+def test_the_longest_rows_decide_how_many_tokens_are_read(tmp_path: Path) -> None:
+    words = {"short": 20, "long": 100, "too-long": 400}
+    for name, count in words.items():
+        rows = [{"text": f"{n} " + "cat " * count, "label": n % 2} for n in range(40)]
+        result = mtkd.init_pipeline(write(tmp_path / f"{name}.csv", rows), out=tmp_path / name)
+        length = {"short": 32, "long": 112, "too-long": 256}[name]
+        assert f"set.student.max_length = {length}\n" in result.pipeline.read_text()
+        cut = [note for note in result.notes if "will be cut" in note]
+        assert bool(cut) == (name == "too-long") and all("100.0% of the training rows" in n for n in cut)
+
+
 def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:
     """An empty cell is what pandas writes; it means that the labels are unknown."""
     rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]

@@ -102,6 +102,16 @@ def test_an_empty_text_is_one_unknown_token(minilm: Tokeniser) -> None:
     assert joint is not None and joint.ids.tolist() == [[101, 102, 102]]
 
 
+@pytest.mark.parametrize(
+    ("input_format", "cut"),
+    [("joined", [False, False, True, True]), ("separate", [False, False, False, True])],
+)
+def test_rows_that_are_cut(minilm: Tokeniser, input_format: InputFormat, cut: list[bool]) -> None:
+    words = [(0, 0), (2, 3), (4, 2), (0, 9)]
+    texts = tuple(minilm.token_ids(pa.array(["cat " * row[i] for row in words])) for i in (0, 1))
+    assert Reader(minilm, input_format, 8).is_cut(texts).tolist() == cut
+
+
 @pytest.mark.parametrize("input_format", ["joined", "separate"])
 def test_a_fixed_length_only_adds_padding(minilm: Tokeniser, input_format: InputFormat) -> None:
     encoded = Encoded.encode(make_rows(2), minilm)
