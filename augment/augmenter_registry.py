@@ -38,7 +38,7 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
     augmenter = AUGMENTERS.get(name) or load_plugin(GROUP, name)
     if augmenter is None:
         names = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
-        questions = "questions about paragraphs: mtkd augment questions generate"
+        questions = "questions about paragraphs: `mtkd.augment.generate_questions`"
         raise unknown("augmenter", name, names, hint=questions if name == "questions" else None)
     parameters = inspect.signature(augmenter).parameters
     for setting in settings:
@@ -49,7 +49,7 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
     if missing := [key for key in required if key not in settings]:
         raise UserError(
             f"the augmenter {name!r} needs {', '.join(missing)}",
-            hint=f"pass {missing[0]}=VALUE (on the command line: --set {missing[0]}=VALUE)",
+            hint=f"pass `settings={{{missing[0]!r}: ...}}`",
         )
     try:
         return augmenter(**settings)

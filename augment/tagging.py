@@ -78,7 +78,7 @@ class SpacyTagger:
             if not all(tags):
                 raise UserError(
                     f"{self.name} did not tag the word {doc[tags.index('')].text!r}",
-                    hint="use a model that has a tagger, such as `tagger=spacy:en_core_web_sm`",
+                    hint="use a model that has a tagger, such as `tagger='spacy:en_core_web_sm'`",
                 )
             yield tags
 
@@ -172,6 +172,6 @@ def _any_tagger() -> Tagger:
     except UserError as error:
         raise UserError(
             "no part-of-speech tagger is installed: neither an English spaCy model nor nltk's tagger",
-            expected="`tagger=spacy:MODEL` or nltk, or `tagger=none` for words of any part of speech",
+            expected="`tagger='spacy:MODEL'` or nltk, or `tagger='none'` for words of any part of speech",
             hint=_INSTALL,
         ) from error

@@ -114,7 +114,7 @@ def read_export(directory: Path) -> dict[str, Any]:
         UserError: there is none, or another version of mtkd wrote it.
     """
     if not (directory / EXPORT).is_file():
-        raise UserError(f"{directory} is not an mtkd export", expected="a directory that `mtkd export` wrote")
+        raise UserError(f"{directory} is not an mtkd export", expected="a directory that `mtkd.export` wrote")
     record = read_record(directory / EXPORT, dict[str, Any], hint=AGAIN)
     if record.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
         raise UserError(f"{directory} was exported by another version of mtkd", hint=AGAIN)

@@ -17,7 +17,7 @@ from tasks.common.errors import UserError, brief, shorten, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
-_REFERENCE = "`mtkd.show_recipe(NAME)` lists all settings"
+_REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
 _NOT_SET = ("name", "summary", "source")
 
 

@@ -119,7 +119,7 @@ def guess_task(
             raise UserError(
                 f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
                 expected="two labels or more",
-                hint="name another column with `label=COLUMN`",
+                hint="name another column with `label='COLUMN'`",
             )
         return replace(guess, labels=tuple(names))
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
@@ -135,7 +135,7 @@ def _check_given(
         raise UserError(
             f"{what} has one column, {table.column_names[0]!r}",
             expected="a text column and a label column",
-            hint="texts alone can be added to labelled rows with `unlabelled=FILE`",
+            hint="texts alone can be added to labelled rows with `unlabelled=['FILE']`",
         )
     for name in [*columns, *([] if label is None else [label])]:
         if name not in table.column_names:
@@ -167,13 +167,13 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
         raise UserError(
             f"{what} has too few rows to guess the label column from: {table.num_rows}",
             expected="4 rows or more",
-            hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
+            hint=f"name it with `label='COLUMN'`; the columns are {shorten(table.column_names)}",
         )
     if not fitting:
         raise UserError(
             f"no column of {what} looks like labels",
             expected=f"a column with 2 to {most_values:,} different values",
-            hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
+            hint=f"name it with `label='COLUMN'`; the columns are {shorten(table.column_names)}",
         )
 
     def unlikely(name: str) -> tuple[bool, int, int]:
@@ -190,7 +190,7 @@ def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None
         raise UserError(
             f"the first line of {what} looks like a row, not like column names: {label!r} is a label",
             expected="column names in the first line",
-            hint="add such a line, or name the label column with `label=COLUMN`",
+            hint="add such a line, or name the label column with `label='COLUMN'`",
         )
 
 
@@ -217,7 +217,7 @@ def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: st
         raise UserError(
             f"no column of {what} looks like text",
             expected="a column of texts; the columns are " + shorten(table.column_names),
-            hint="name it with `columns=COLUMN`",
+            hint="name it with `columns=['COLUMN']`",
         )
     return Guess(kind, tuple(chosen), label, others=tuple(name for name in prose if name not in chosen))
 

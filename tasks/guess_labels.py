@@ -75,7 +75,7 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
         raise UserError(
             f"the label column {label!r} of {what} holds {column}, not the labels of kind {kind}",
             expected=expected,
-            hint="name another column with `label=COLUMN`, or another type with `kind=KIND`",
+            hint="name another column with `label='COLUMN'`, or another type with `kind='KIND'`",
         )
 
 
@@ -112,7 +112,8 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
         raise UserError(
             f"the label column {label!r} of {what} has {len(distinct):,} different values",
             expected=f"at most {MOST_LABELS:,} labels",
-            hint="name another column with `label=COLUMN`, or say what it holds with `kind=classify|regress`",
+            hint="name another column with `label='COLUMN'`, or say what it holds with `kind='classify'` "
+            "or `kind='regress'`",
         )
     return "classify"
 

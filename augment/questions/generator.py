@@ -139,7 +139,7 @@ def load_shell(name: str) -> tuple[Any, Any]:
     if path.exists() and not (path / "config.json").is_file():
         raise UserError(
             f"{name} is not a model: it has no config.json",
-            expected="a model written by `mtkd augment questions train`, or a T5 saved by transformers",
+            expected="a model written by `mtkd.augment.train_questions`, or a T5 saved by transformers",
             hint="run the training command again if it was interrupted; it resumes",
         )
     if file := find_file(name, "config.json"):
@@ -160,7 +160,7 @@ def _not_a_t5(name: str, model_type: Any) -> UserError:
     return UserError(
         f"{name!r} is a model of type {brief(model_type)}, not a T5",
         expected=f"a model of type {' or '.join(_FAMILIES)}",
-        hint="train one with `mtkd augment questions train`, or use `model=rules`, which needs no model",
+        hint="train one with `mtkd.augment.train_questions`, or use `model='rules'`, which needs no model",
     )
 
 

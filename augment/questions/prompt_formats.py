@@ -107,5 +107,5 @@ def _lacks(problem: str) -> UserError:
     return UserError(
         f"this model's vocabulary cannot be used to generate questions: {problem}",
         expected="a T5 whose tokeniser has </s>, <pad>, '?' and the words of the format",
-        hint="choose another `format` or another model, or train one with `model=scratch`",
+        hint="choose another `format` or another model, or train one with `model='scratch'`",
     )

@@ -132,7 +132,8 @@ def distill(
         return _distill_text(recipe, Path(text), text_column, model_or_path(teacher), request)
     if data is None and tasks is None:
         raise UserError(
-            "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
+            "a distillation needs rows",
+            hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`, or `text='FILE'` for plain text",
         )
     request |= {"data": data, "tasks": "glue" if tasks is None else tasks, "limit": limit}
     return _distill_rows(

@@ -143,7 +143,7 @@ def predict(
     files = (Path(source), Path(out))
     if isinstance(model, str | Path) and (Path(model) / EXPORT).is_file():
         if device not in (None, "cpu"):
-            raise UserError(f"`device={device}`: an exported model runs on the CPU", expected="cpu")
+            raise UserError(f"`device={device!r}`: an exported model runs on the CPU", expected="cpu")
         exported = OnnxModel(model, threads=threads or 0)
         resolved_task = task_of_model(task, list(exported.tasks.values()))
         return predict_file(

@@ -293,8 +293,8 @@ def load(name: str | Path, *, device: Device | None = None) -> Model:
         raise UserError(
             f"{name} is a fine-tuned transformers model, which does not know its task",
             expected="an mtkd model, or a pretrained encoder without a head",
-            hint=f"`mtkd.evaluate({str(name)!r}, data, TASK)` scores it, and `mtkd.distill` takes it as "
-            f"`teacher={name}`",
+            hint=f"`mtkd.evaluate({str(name)!r}, DATA, TASK)` scores it, and `mtkd.distill` takes it as "
+            f"`teacher={str(name)!r}`",
         )
     return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
 

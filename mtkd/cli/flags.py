@@ -1,9 +1,10 @@
 """Messages of the library as the command line words them: arguments become options.
 
-The library names its arguments, since a notebook has no options: `out`, `limit=400`, `overwrite=True`, and
-settings by their dotted names: `train.lr=1e-4`. On the command line these are --out, --limit 400, --overwrite
-and --set train.lr=1e-4. The labels of a task, `teacher_labels={'rte': ['a', 'b']}`, become
---teacher-labels rte=a,b. Functions that hints name, such as `mtkd.list_recipes()`, become commands.
+The library writes Python, since a notebook has no options: `out`, `limit=400`, `overwrite=True`,
+`teacher='DIR'` and `mtkd.store_info('DIR')`. On the command line these are --out, --limit 400, --overwrite,
+--teacher DIR and mtkd store info DIR. A mapping, `teacher={'rte': 'DIR'}`, becomes --teacher rte=DIR.
+Settings are `settings={'pairs': 'bi-encoder'}` or their dotted names, `train.lr=1e-4`; both become --set
+KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -11,22 +12,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from typing import Any
 
 from mtkd.teachers.label_lists import label_list
 
-# Settings whose names have no dot, so that they look like arguments.
-SETTINGS = frozenset(
-    (
-        "head_hidden_size",
-        "learning_rates",
-        "max_length",
-        "one_stage",
-        "pairs",
-        "run_stages",
-        "stride",
-        "supervision",
-    )
-)
 # Arguments that messages name without a value; other words in backticks stay as they are.
 NAMED = frozenset(
     word
@@ -37,13 +26,33 @@ NAMED = frozenset(
     )
     for word in line.split()
 )
-# Functions of the library, and the commands that do the same.
+# Functions of the library, and the commands that do the same; {} stands for the arguments without a name.
 COMMANDS = {
-    "mtkd.list_recipes()": "mtkd recipes",
+    "mtkd.augment": "mtkd augment",
+    "mtkd.augment.generate_questions": "mtkd augment questions generate",
+    "mtkd.augment.mask": "mtkd augment mask",
+    "mtkd.augment.train_questions": "mtkd augment questions train",
+    "mtkd.bench_inference": "mtkd bench inference",
+    "mtkd.build_store": "mtkd store build",
+    "mtkd.check_data": "mtkd data check",
+    "mtkd.compare": "mtkd compare",
+    "mtkd.distill": "mtkd distill",
+    "mtkd.evaluate": "mtkd evaluate",
+    "mtkd.export": "mtkd export",
+    "mtkd.finetune": "mtkd finetune",
+    "mtkd.init_pipeline": "mtkd init",
+    "mtkd.list_recipes": "mtkd recipes",
+    "mtkd.plan_store": "mtkd store plan",
+    "mtkd.predict": "mtkd predict",
+    "mtkd.push": "mtkd push",
     "mtkd.refine": "mtkd refine",
-    "mtkd.show_recipe(NAME)": "mtkd recipes show NAME --all",
+    "mtkd.repair_store": "mtkd store build --repair --out {}",
+    "mtkd.run_pipeline": "mtkd run",
+    "mtkd.show_recipe": "mtkd recipes show {} --all",
+    "mtkd.store_info": "mtkd store info",
 }
-_CALL = re.compile("|".join(re.escape(f"`{call}`") for call in COMMANDS))
+_RENAMED = {"source": "in"}  # `in` is a keyword of Python
+_CALL = re.compile(r"`(mtkd(?:\.[a-z_]+)+)(?:\(([^`]*)\))?`")
 _ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 
@@ -53,34 +62,75 @@ def as_options(text: str) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, value = match.group(1), match.group(2)
-        if value is None and name not in NAMED:
-            return match.group(0)
-        if name in SETTINGS:
-            return f"--set {name}={value}" if value else match.group(0)
-        flag = f"--{name.replace('_', '-')}"
-        if name == "teacher_labels" and value:
-            return f"{flag} {_assignments(value)}"
-        if value == "False":
-            return f"--no-{flag.removeprefix('--')}"
-        if value in (None, "True"):
-            return flag
-        return f"{flag} {value}" if not re.search(r"\s", value) or "'" in value else f"{flag} '{value}'"
+        if value is None:
+            return _flag(name) if name in NAMED else match.group(0)
+        return _option(name, value)
 
     def setting(match: re.Match[str]) -> str:
-        value = match.group(2)
-        quoted = (
-            f"'{match.group(1)}={value}'" if re.search(r"[\s\[\"]", value) else f"{match.group(1)}={value}"
-        )
-        return f"--set {quoted}"
+        return _set(match.group(1), match.group(2))
 
-    text = _CALL.sub(lambda match: COMMANDS[match[0].strip("`")], text)
-    return _ARGUMENT.sub(option, _SETTING.sub(setting, text))
+    return _ARGUMENT.sub(option, _SETTING.sub(setting, _CALL.sub(_command, text)))
 
 
-def _assignments(mapping: str) -> str:
-    """The value of an option for a task and its labels in Python: {'rte': ['a', 'b']} is rte=a,b."""
+def _command(call: re.Match[str]) -> str:
+    """The command that does the same as a function, with the arguments of the call, if it has any."""
+    command, arguments = COMMANDS.get(call[1]), call[2] or ""
+    if command is None:
+        return call[0]
+    given = arguments.removesuffix("...").rstrip(", ")
+    parsed = ast.parse(f"f({given})", mode="eval").body
+    assert isinstance(parsed, ast.Call)
+    unnamed = " ".join(_word(ast.unparse(value)) for value in parsed.args)
+    words = [command.format(unnamed)] if "{}" in command else [command, *filter(None, [unnamed])]
+    words += [_option(str(keyword.arg), ast.unparse(keyword.value)) for keyword in parsed.keywords]
+    return " ".join(words + ["..."] * (arguments != given))
+
+
+def _flag(name: str) -> str:
+    return f"--{_RENAMED.get(name, name).replace('_', '-')}"
+
+
+def _option(name: str, text: str) -> str:
+    """An argument and its value in Python as an option."""
+    flag = _flag(name)
+    value = _value(text)
+    if value is True:
+        return flag
+    if value is False:
+        return f"--no-{flag.removeprefix('--')}"
+    if name == "settings" and isinstance(value, dict):
+        return " ".join(_set(key, _toml(part)) for key, part in value.items())
+    if isinstance(value, dict):
+        return " ".join(f"{flag} {shlex.quote(f'{key}={_joined(part)}')}" for key, part in value.items())
+    return f"{flag} {_word(text)}"
+
+
+def _value(text: str) -> Any:
+    """The value of a literal; None for anything else, such as N."""
     try:
-        [(task, labels)] = ast.literal_eval(mapping).items()
-    except (ValueError, SyntaxError, AttributeError):  # of something else
-        return mapping
-    return shlex.quote(f"{task}={label_list(['...' if label is ... else str(label) for label in labels])}")
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _word(text: str) -> str:
+    """A value in Python as a word of the command line."""
+    value = _value(text)
+    return shlex.quote(_joined(value)) if isinstance(value, str | list) else text
+
+
+def _joined(value: Any) -> str:
+    if isinstance(value, list):
+        return label_list(["..." if part is ... else str(part) for part in value])
+    return "..." if value is ... else str(value)
+
+
+def _toml(value: Any) -> str:
+    from tasks.common.records import as_toml  # slow to import
+
+    return str(_joined(value) if isinstance(value, str) or value is ... else as_toml(value))
+
+
+def _set(key: str, value: str) -> str:
+    pair = f"{key}={value}"
+    return f"--set '{pair}'" if re.search(r"[\s\[\"]", value) else f"--set {pair}"

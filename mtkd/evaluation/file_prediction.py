@@ -112,16 +112,16 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
         require_file(source, "a file of rows, or - for standard input")
     if source != STANDARD and out.exists() and out.samefile(source):
         raise UserError(
-            f"`out={out}` is the file that `in={source}` reads: it would be overwritten",
+            f"`out={str(out)!r}` is the file that `source={str(source)!r}` reads: it would be overwritten",
             hint="name another file",
         )
     suffixes = [suffix_of(path) for path in (source, out)]
     if format is not None and all(suffixes):
         raise UserError(
-            f"`format={format}` has no effect: the names of both files say their formats",
+            f"`format={format!r}` has no effect: the names of both files say their formats",
             hint="rename a file, or leave `format` out",
         )
-    read_format = suffixes[0] or _format_without_suffix("in", source, format, ".jsonl")
+    read_format = suffixes[0] or _format_without_suffix("source", source, format, ".jsonl")
     default = ".jsonl" if read_format == ".parquet" else read_format
     return read_format, suffixes[1] or _format_without_suffix("out", out, format, default)
 
@@ -130,10 +130,10 @@ def _format_without_suffix(name: str, path: Path, format: str | None, default: s
     """The format of a file whose name does not say it; standard input and output have a default."""
     if path != STANDARD and format is None:
         raise UserError(
-            f"`{name}={path}`: the name does not say the format",
+            f"`{name}={str(path)!r}`: the name does not say the format",
             expected=f"a name that ends in {', '.join(READERS)}",
             hint="or name the format with `format`",
         )
     if path == STANDARD and format == "parquet":
-        raise UserError(f"`{name}=-` cannot be parquet", expected="jsonl, csv or tsv")
+        raise UserError(f"`{name}='-'` cannot be parquet", expected="jsonl, csv or tsv")
     return f".{format}" if format else default

@@ -76,7 +76,7 @@ class SpanAnswerer:
             raise UserError(
                 f"the model {directory} cannot answer questions: it was trained on {', '.join(model.tasks)}",
                 expected="a model trained on squad, squad_v2 or another span task",
-                hint="train one with: mtkd refine --tasks squad ...",
+                hint="train one with `mtkd.refine(tasks='squad', ...)`",
             )
         # Prefer a task with unanswerable questions, from which the model has learnt to give no answer.
         task = max(spans, key=lambda task: task.unanswerable)

@@ -161,7 +161,7 @@ def check_predictions(directory: Path, splits: Iterable[tuple[str, str]], inputs
         UserError: a file exists and holds something else, or belongs to a run.
     """
     if os.path.lexists(directory.parent / RUN_FILE):
-        raise UserError(f"`predictions={directory}` belongs to a run", hint="choose another directory")
+        raise UserError(f"`predictions={str(directory)!r}` belongs to a run", hint="choose another directory")
     for task, split in splits:
         path = directory / task / f"{split}.parquet"
         refuse_overlap("predictions", path, inputs)

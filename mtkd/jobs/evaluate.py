@@ -112,7 +112,7 @@ def evaluate(
         raise UserError(
             f"no task can be scored:\n{reasons}",
             expected="labelled rows of at least one task",
-            hint="choose another split or other data; use `mtkd predict` for unlabelled rows",
+            hint="choose another split or other data; use `mtkd.predict` for unlabelled rows",
         )
     if predictions is not None:
         check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
@@ -166,7 +166,7 @@ def _frozen_encoder(
         raise UserError(
             "the baselines need a pretrained encoder, and the model does not say which one its teacher "
             "started from",
-            hint="name one: `encoder=minilm`",
+            hint="name one: `encoder='minilm'`",
         )
     return FrozenEncoder(name, device=device)
 
@@ -259,8 +259,8 @@ def _require_model(path: Path) -> None:
         raise UserError(
             f"{path} has no head for a task that mtkd knows",
             expected=RUN_OR_CHECKPOINT,
-            hint=f"if it is a pretrained encoder, train it on your tasks first with `mtkd.refine`: "
-            f"`encoder={path}`",
+            hint=f"if it is a pretrained encoder, train it on your tasks first: "
+            f"`mtkd.refine(encoder={str(path)!r}, ...)`",
         )
     try:
         model_directory(path)
@@ -292,7 +292,7 @@ def _opened(
     if len(tasks) != 1:
         raise UserError(
             f"{teacher_name(model)} is a transformers checkpoint, which is for one task",
-            hint="name the task: `tasks=NAME`, or a task file",
+            hint="name the task: `tasks='NAME'`, or a task file",
         )
     source = model if isinstance(model, tuple) else str(model)
     checkpoint = find_teachers(source, tasks, heads=True, labels=labels)

@@ -160,7 +160,7 @@ def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
         require_exporter()
     elif int8 or overwrite:
         raise UserError(
-            "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
+            "`int8` and `overwrite` are for `format='onnx'`", hint="choose a new directory with `out`"
         )
 
 
@@ -229,7 +229,7 @@ def _export_transformers(
     if len(tasks) != 1:
         raise UserError(
             f"a transformers checkpoint has the head of one task, not {len(tasks)}",
-            hint="name it: `tasks=NAME`",
+            hint="name it: `tasks='NAME'`",
         )
     (task,) = tasks
     check_directory(out, TRANSFORMERS, task.name)

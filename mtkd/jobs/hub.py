@@ -30,7 +30,7 @@ def push(directory: Path, name: str, *, private: bool = False) -> str:
     from huggingface_hub import HfApi
 
     if name.count("/") > 1 or not name.strip("/ "):
-        raise UserError(f"`name={name}` is not valid", expected=_NAME)
+        raise UserError(f"{name!r} is not the name of a repository", expected=_NAME)
     if (directory / MANIFEST).is_file() and not is_saved_model(directory):
         read_corpus_manifest(directory)
         uploaded_directory, kind = directory, "dataset"

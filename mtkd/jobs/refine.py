@@ -127,7 +127,7 @@ class _Refine(TrainingJob):
         if settings.pair_head == "san":
             raise UserError(
                 "pair_head=san reads both texts together, and a bi-encoder each by itself",
-                hint="use `pairs=cross-encoder` or `pair_head=linear`",
+                hint="use `settings={'pairs': 'cross-encoder'}` or `settings={'pair_head': 'linear'}`",
             )
         return bi_encoder_for(settings.pairs, self.tasks) if settings.pairs != "bi-encoder" else "bi-encoder"
 

@@ -116,7 +116,7 @@ def suggest(
     """
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
-        raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
+        raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks='sst2'`")
     teacher_tasks = list(model.tasks.values())
     student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
     task_spec = tasks if tasks is not None else teacher_tasks or None

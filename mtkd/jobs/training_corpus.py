@@ -33,7 +33,7 @@ def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:
             f"the corpus {corpus} has questions for {', '.join(names)}, but the run trains on "
             f"{', '.join(task.name for task in tasks)}",
             hint="add its task to `tasks`, or make questions for another task: "
-            "mtkd augment questions generate --task TASK",
+            "`mtkd.augment.generate_questions(task='TASK', ...)`",
         )
     return names
 
@@ -90,7 +90,8 @@ def _check_origin(
     if digest(origin) != entry.source_digest:
         raise UserError(
             f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
-            hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
+            hint="make one from them: "
+            f"`mtkd.augment.mask(data={source.name!r}, tasks={task.name!r}, out='DIR')`",
         )
     if requested is None:
         return
@@ -116,5 +117,5 @@ def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> Non
             raise UserError(
                 f"the corpus {corpus} masks words with {token!r}, but the mask token of the {role} is "
                 f"{model.tokeniser.mask_token!r}",
-                hint=f"make the corpus with `mask_token={model.tokeniser.mask_token}`",
+                hint=f"make the corpus with `mask_token={model.tokeniser.mask_token!r}`",
             )

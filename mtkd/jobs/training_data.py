@@ -201,7 +201,7 @@ def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
         if task.train is None:
             raise UserError(
                 f"the task {task.name!r} has no training split; it evaluates models trained on {task.head!r}",
-                hint=f"train with `tasks={task.head}`, then run mtkd evaluate --tasks {task.name}",
+                hint=f"train with `tasks={task.head!r}`, then `mtkd.evaluate(tasks={task.name!r}, ...)`",
             )
         if task.map:
             raise UserError(

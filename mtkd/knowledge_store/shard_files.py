@@ -128,7 +128,7 @@ def _open_shard(directory: Path, shard: ShardEntry, fields: Iterable[Field], *, 
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"shard {directory / shard.file} cannot be read: {reason_of(error)}",
-            hint=f"mtkd store build --repair --out {directory} rebuilds it",
+            hint=f"`mtkd.repair_store({str(directory)!r})` rebuilds it",
         ) from error
     return opened
 

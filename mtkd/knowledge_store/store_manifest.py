@@ -137,10 +137,10 @@ def read_store_manifest(directory: Path) -> StoreManifest:
         problem = "an unfinished knowledge store" if unfinished else "not a knowledge store"
         raise UserError(
             f"{directory} is {problem}: it has no {MANIFEST}",
-            expected="a directory written by `mtkd store build`",
-            hint="run its `mtkd store build` command again; it resumes"
+            expected="a directory written by `mtkd.build_store`",
+            hint="run its `mtkd.build_store` again; it resumes"
             if unfinished
-            else "build one: mtkd store build --recipe R --data D --tasks T --teacher DIR --out DIR",
+            else "build one: `mtkd.build_store(recipe='R', data='D', tasks='T', teacher='DIR', out='DIR')`",
         )
     hint = "build the store again with `overwrite=True`"
     return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)
@@ -160,5 +160,5 @@ def damage_error(directory: Path, states: Mapping[str, str]) -> UserError:
     more = len(states) - len(named)
     return UserError(
         "; ".join(named) + (f"; and {more:,} more" if more else ""),
-        hint=f"mtkd store build --repair --out {directory} rebuilds only the damaged shards",
+        hint=f"`mtkd.repair_store({str(directory)!r})` rebuilds only the damaged shards",
     )

@@ -178,7 +178,7 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
             f"the store {directory} was built from other {rows.task} rows: it does not contain "
             f"{int(missing.sum()):,} of these {len(rows):,} rows; the first missing row is {first} "
             f"(digest of these rows {digest_rows(rows)[:12]}, of the rows in the store {entry.digest[:12]})",
-            hint="use the `data`, `limit` and `corpus` that the store was built with (see mtkd store info), "
-            "or build a store from these rows",
+            hint="use the `data`, `limit` and `corpus` that the store was built with (see "
+            "`mtkd.store_info`), or build a store from these rows",
         )
     return positions

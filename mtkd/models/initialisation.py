@@ -75,7 +75,7 @@ def teacher_embeddings(context: InitContext, setting: str) -> Tensor:
     if context.teacher is None:
         raise UserError(
             f"{setting}=teacher needs a teacher, but there is none",
-            hint=f"pass `teacher=DIR`, or use `{setting}=random`",
+            hint=f"pass `teacher='DIR'`, or use `{setting}=random`",
         )
     if context.own_vocabulary and context.kept is None:
         raise UserError(

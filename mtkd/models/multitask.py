@@ -89,7 +89,8 @@ class MultiTaskModel(nn.Module):
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
-                hint=f"use `max_length={longest}` or, to distil, `student.max_length={longest}`",
+                hint=f"use `settings={{'max_length': {longest}}}` or, to distil, "
+                f"`student.max_length={longest}`",
             )
         self.info.max_length = max_length
 

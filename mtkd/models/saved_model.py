@@ -142,14 +142,14 @@ def model_directory(directory: Path) -> Path:
         raise UserError(
             f"{directory} is a pretrained encoder without task heads",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
-            hint=f"train it on your tasks first with `mtkd.refine`: `encoder={directory}`",
+            hint=f"train it on your tasks first: `mtkd.refine(encoder={str(directory)!r}, ...)`",
         )
     if not directory.is_dir():
         similar = similar_model(str(directory))
         encoder = similar if similar == DEFAULT_ENCODER else directory
         parent_exists = directory.parent != Path() and directory.parent.is_dir()
         is_local = similar != DEFAULT_ENCODER and (similar or parent_exists)
-        hint = f"turn a pretrained encoder into a model with `mtkd.refine`: `encoder={encoder}`"
+        hint = f"turn a pretrained encoder into a model: `mtkd.refine(encoder={str(encoder)!r}, ...)`"
         on_hub = "/" in str(directory) and is_hub_name(str(directory))
         more = " and no such mtkd model on the hub" if on_hub else did_you_mean_model(str(directory))
         raise UserError(
@@ -160,8 +160,8 @@ def model_directory(directory: Path) -> Path:
     if (directory / "config.json").is_file():
         raise UserError(
             f"{directory} is a transformers checkpoint, not an mtkd model",
-            expected="an mtkd model; `teacher`, `mtkd evaluate` and `mtkd bench inference` take checkpoints",
-            hint=f"distil a student from it: `teacher={directory}`",
+            expected="an mtkd model; `teacher`, `mtkd.evaluate` and `mtkd.bench_inference` take checkpoints",
+            hint=f"distil a student from it: `teacher={str(directory)!r}`",
         )
     if inside := only_contains_models(directory):
         raise inside

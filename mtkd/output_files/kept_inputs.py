@@ -47,7 +47,7 @@ def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
                 where = what if relation == "is" else f"{path}, {what}"
                 lost = "" if relation == _INSIDE else ": it would be overwritten"
                 raise UserError(
-                    f"`{name}={out}` {relation} {where}{lost}",
+                    f"`{name}={str(out)!r}` {relation} {where}{lost}",
                     expected="a place that the command does not read",
                     hint=f"choose another `{name}`",
                 )

@@ -34,7 +34,7 @@ _MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manif
 _NOT_WRITTEN = {
     "http": "such addresses can only be read",
     "https": "such addresses can only be read",
-    "hf": "write to a directory, then upload it: `mtkd push`",
+    "hf": "write to a directory, then upload it: `mtkd.push`",
     "file": "leave out file://",
 }
 
@@ -64,7 +64,7 @@ def remote_paths(
             for name, value in values.items():
                 parts = value if isinstance(value, list | tuple) else [value]
                 if name not in (*inputs, out) and (urls := list(filter(None, map(url_of, parts)))):
-                    raise UserError(f"`{name}={urls[0]}` cannot be a URL", expected="a local path")
+                    raise UserError(f"`{name}={urls[0]!r}` cannot be a URL", expected="a local path")
             mirror = _mirror(values[out]) if out in values else None
             with one_look(), contextlib.ExitStack() as stack:
                 for name in [name for name in inputs if name in values]:

@@ -46,10 +46,10 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.address and self.engine != "ray":
-            raise UserError("`address` applies only to `engine=ray`", hint="add `engine=ray`")
+            raise UserError("`address` applies only to `engine='ray'`", hint="add `engine='ray'`")
         if self.engine == "ray" and launched().count > 1:
             raise UserError(
-                "Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`"
+                "Ray starts its own processes", hint="leave out `accelerate launch`, or `engine='ray'`"
             )
 
     @property
@@ -145,7 +145,7 @@ class RayPool(WorkerPool):
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise UserError("`engine=ray` needs the package ray", hint="pip install ray") from error
+            raise UserError("`engine='ray'` needs the package ray", hint="pip install ray") from error
         self._ray, self._connection = ray, contextlib.ExitStack()
         if not ray.is_initialized():
             self._connection.enter_context(connected(ray, address))

@@ -25,9 +25,9 @@ def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
     if guess.others:
         notes.append(f"{', '.join(map(repr, guess.others))} also looks like text")
     if guess.other_labels:
-        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
+        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label='COLUMN'`")
     if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
-        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
+        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind='regress'` for scores")
     return notes + labels_alike(task)
 
 

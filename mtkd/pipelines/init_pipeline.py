@@ -208,9 +208,9 @@ def _name(requested: str | None, names: Sequence[str]) -> str:
     """
     if requested in TASKS or requested in GROUPS:
         what = "task" if requested in TASKS else "group of tasks"
-        raise UserError(f"`name={requested}` is a built-in {what}", hint="choose another name")
+        raise UserError(f"`name={requested!r}` is a built-in {what}", hint="choose another name")
     if requested is not None and not is_name(requested):
-        raise UserError(f"`name={requested}` cannot be the name of a task", expected=A_NAME)
+        raise UserError(f"`name={requested!r}` cannot be the name of a task", expected=A_NAME)
     if requested is not None:
         return requested
     path = Path(names[0].partition(":")[0])

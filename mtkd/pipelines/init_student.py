@@ -81,7 +81,8 @@ def plan_student(
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
-            hint="use `mtkd distill` with `text=FILE`, then start another recipe from its result: `init=DIR`",
+            hint="use `mtkd.distill` with `text='FILE'`, then start another recipe from its result: "
+            "`init='DIR'`",
         )
     encoder = encoder_of(teacher) if teacher else ENCODER
     controls = load_settings(recipe, "distill", control, task.name)

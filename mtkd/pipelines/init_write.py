@@ -64,7 +64,7 @@ def write_files(
     written = read_record(record, _Written).files if record.is_file() else {}
     if foreign := [path for path in replaced_files if path.name not in written]:
         raise UserError(
-            f"{foreign[0]} would be replaced, and is not a file that `mtkd init` wrote",
+            f"{foreign[0]} would be replaced, and is not a file that `mtkd.init_pipeline` wrote",
             hint="choose another directory with `out`",
         )
     earlier = {name: digest for name, digest in written.items() if name not in contents}

@@ -155,7 +155,7 @@ def _files_at(key: str, text: str, must_exist: bool) -> list[Path]:
 def _missing(key: str, text: str) -> UserError:
     folder = Path(text).parent
     beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-    return UserError(f"`{key}={text}`: no such file or directory{did_you_mean(text, beside)}")
+    return UserError(f"`{key}={text!r}`: no such file or directory{did_you_mean(text, beside)}")
 
 
 class Digests:

@@ -64,7 +64,7 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
     raise UserError(
         (problem or f"there is no pipeline {str(file)!r}") + (near or did_you_mean_path(path)),
         expected=f"a pipeline file (.toml), or the name of a built-in pipeline: {', '.join(shipped())}",
-        hint="`mtkd init DATA` writes one for your data (see docs/pipelines.md)",
+        hint="`mtkd.init_pipeline('DATA', ...)` writes one for your data (see docs/pipelines.md)",
     )
 
 

@@ -61,7 +61,7 @@ class Step:
             raise UserError(f"`mtkd {command}` writes no result")
         out = str(options.pop(key, f"{folder}/{name}{suffix}"))
         if url := url_of(Path(out)):
-            raise UserError(f"`{key}={url}`: steps write to local directories", expected="a local path")
+            raise UserError(f"`{key}={url!r}`: steps write to local directories", expected="a local path")
         count = options.get("steps")
         steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)

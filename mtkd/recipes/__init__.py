@@ -87,7 +87,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     if command == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
-            hint=f"use `learning_rates=[{overrides['train.lr']}]`",
+            hint=f"use `settings={{'learning_rates': [{overrides['train.lr']}]}}`",
         )
     if overrides.get("train.batch_size") and overrides.get("train.batch_tokens"):
         raise UserError(

@@ -36,8 +36,8 @@ def score_checkpoint(gathered: Gathered, name: str, data: Any, labels: LabelsSpe
     """
     if checkpoint_directory(name) is None:
         raise UserError(
-            f"`teacher={name}` is not a fine-tuned transformers checkpoint",
-            hint="list runs of mtkd, such as those of `mtkd refine`, with the other runs",
+            f"`teacher={name!r}` is not a fine-tuned transformers checkpoint",
+            hint="list runs of mtkd, such as those of `mtkd.refine`, with the other runs",
         )
     tasks = {task: model.tasks[task] for model in gathered.models for task in model.tasks}
     if len(tasks) != 1:

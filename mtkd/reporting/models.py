@@ -159,9 +159,9 @@ def _unknown_reference(models: list[ReportedModel], directory: Path) -> UserErro
     paths = {model.name: [_short(run.path) for run in model.runs] for model in models}
     listed = [path for of_model in paths.values() for path in of_model]
     name = str(directory)
-    hint = f"for the model {name!r}: `reference={paths[name][0]}`" if name in paths else None
+    hint = f"for the model {name!r}: `reference={paths[name][0]!r}`" if name in paths else None
     return UserError(
-        f"`reference={directory}` is not one of the runs of the report"
+        f"`reference={str(directory)!r}` is not one of the runs of the report"
         + ("" if hint else did_you_mean(name, listed)),
         expected=f"the directory of one of them: {shorten(listed, name)}",
         hint=hint,

@@ -54,7 +54,7 @@ def write_report(
     if out.exists() and not (overwrite and out.is_file()):
         problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
-        raise UserError(f"`out={out}` {problem}", hint=hint)
+        raise UserError(f"`out={str(out)!r}` {problem}", hint=hint)
     source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
     checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None

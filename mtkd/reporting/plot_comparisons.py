@@ -69,12 +69,13 @@ def plot_comparisons(paths: Sequence[Path], out: Path, *, overwrite: bool = Fals
     """
     if out.suffix not in _FORMATS:
         raise UserError(
-            f"`out={out}` has an unsupported format", expected=f"a name that ends in {', '.join(_FORMATS)}"
+            f"`out={str(out)!r}` has an unsupported format",
+            expected=f"a name that ends in {', '.join(_FORMATS)}",
         )
     if out.exists() and not (overwrite and out.is_file()):
         problem = "is a directory" if out.is_dir() else "already exists"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
-        raise UserError(f"`out={out}` {problem}", hint=hint)
+        raise UserError(f"`out={str(out)!r}` {problem}", hint=hint)
     comparisons = [_read(path) for path in paths]
     _check_files(comparisons)
     _check_tasks(comparisons)
@@ -102,7 +103,7 @@ def _read(path: Path) -> _Comparison:
     if path.is_dir() and not file.is_file():
         raise UserError(
             f"{path} has no {GRID_FILE}",
-            expected="the output of a finished `mtkd compare`",
+            expected="the output of a finished `mtkd.compare`",
             hint="run mtkd compare again; finished runs are not repeated",
         )
     hint = f"name a {GRID_FILE} that mtkd compare has written, or its directory"

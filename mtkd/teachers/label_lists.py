@@ -27,7 +27,7 @@ def parse_label_list(text: str, task: str) -> list[str]:
     if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
         return labels
     raise UserError(
-        f"`teacher_labels={task}={text}` {problem}",
+        f"`teacher_labels={f'{task}={text}'!r}` {problem}",
         expected='TASK=label,label,... or, for labels that contain commas, TASK=["label", "label", ...]',
         hint="put the value in single quotes, so that the shell keeps the double quotes",
     )

@@ -230,7 +230,7 @@ def checkpoint_directory(name: str) -> Path | None:
         except UserError as error:
             hint = error.hint
             if similar_model(name) == DEFAULT_ENCODER:
-                hint = f"turn it into a teacher with `mtkd.refine`: `encoder={DEFAULT_ENCODER}`"
+                hint = f"turn it into a teacher: `mtkd.refine(encoder={DEFAULT_ENCODER!r}, ...)`"
             raise UserError(
                 error.problem,
                 expected=RUN_OR_CHECKPOINT,

@@ -39,7 +39,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
     chosen = None if device is None else find_device(device)
     if chosen is not None and several:
         raise UserError(
-            f"`device={device}` cannot be used with several processes, since each uses its own device",
+            f"`device={device!r}` cannot be used with several processes, since each uses its own device",
             hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
         )
     # Accelerate does not find out by itself that several processes run on a CPU.

@@ -154,10 +154,10 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
             problem = f"there is no corpus {directory}{did_you_mean_path(directory)}"
         raise UserError(
             problem,
-            expected="a directory written by `mtkd augment`",
-            hint="run the `mtkd augment` command again to resume it"
+            expected="a directory written by `mtkd.augment`",
+            hint="make the same call of `mtkd.augment` again to resume it"
             if unfinished
-            else "make one with `mtkd augment mask --out DIR`",
+            else "make one with `mtkd.augment.mask(out='DIR', ...)`",
         )
     hint = "make the corpus again with `overwrite=True`"
     return read_record(path, CorpusManifest, newest=CORPUS_FORMAT, hint=hint)
@@ -252,5 +252,5 @@ def _refuse_damage(directory: Path, shard: ShardEntry, *, digest: bool) -> None:
 def _damaged(path: Path, state: str) -> UserError:
     return UserError(
         f"corpus shard {path} {state}",
-        hint="run the `mtkd augment` command that made the corpus again; it rebuilds the damaged shards",
+        hint="run the `mtkd.augment` call that made the corpus again; it rebuilds the damaged shards",
     )

@@ -131,7 +131,7 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
             record = from_json(line)
         except ValueError as error:
             reason = str(error).replace(" at line 1 column", " at column")
-            other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
+            other = "; for CSV, add `format='csv'`" if number == 1 and path == STANDARD else ""
             collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue
         problem = _fields_problem(record, names, texts)

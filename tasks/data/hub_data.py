@@ -21,7 +21,7 @@ def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
     """
     import datasets
 
-    advice = "pass `data=DIR` with the files, or `data=pocket`"
+    advice = "pass `data='DIR'` with the files, or `data='pocket'`"
     name = f"{dataset} ({configuration or 'default'}, {split})"
     try:
         with _offline_if_unreachable(dataset):

@@ -52,5 +52,5 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
         + (f" (did you mean {str(file.with_name(near[0]))!r}?)" if near else ""),
         expected=f"a path relative to the task file{also}" if not file.is_absolute() else None,
         hint="correct its name under [files] in the task file"
-        + ("" if folders else ", or pass the directory that holds it as `data=DIR`"),
+        + ("" if folders else ", or pass the directory that holds it as `data='DIR'`"),
     )

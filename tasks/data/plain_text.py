@@ -141,7 +141,7 @@ class TextFiles:
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
-                        hint="pass `text_column=NAME` if the text is under another key",
+                        hint="pass `text_column='NAME'` if the text is under another key",
                     ) from error
                 if not isinstance(row[0], str | None):
                     raise UserError(f"{path}, line {number}: {self.column} = {brief(row[0])} is not text")
@@ -165,7 +165,7 @@ def _check_column(path: Path, column: str) -> None:
         raise UserError(f"{path} is not a parquet file: {error}") from error
     check_header(path, schema.names)
     if column not in schema.names:
-        raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column=NAME`")
+        raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column='NAME'`")
     kind = schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):

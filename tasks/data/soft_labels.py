@@ -175,6 +175,6 @@ def require_soft_labels(task: Task, rows: Rows) -> np.ndarray:
         raise UserError(
             f"the task {task.name!r} learns from the soft labels in the column {task.soft_labels!r}, but "
             "rows of the corpus have none",
-            hint=f"leave `corpus` out, or name a teacher for the task: `teacher={task.name}=DIR`",
+            hint=f"leave `corpus` out, or name a teacher for the task: `teacher={{{task.name!r}: 'DIR'}}`",
         )
     return rows.soft.astype(np.float32)

@@ -114,7 +114,7 @@ class DataSource(ABC):
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
         named = "TASK.toml" if task.files else task.name
-        return f"`mtkd data check --data {self.name} --tasks {named}` lists all problems"
+        return f"`mtkd.check_data(data={self.name!r}, tasks={named!r})` lists all problems"
 
     def _folders(self) -> list[Path]:
         """The directories in which a task's own relative files are looked up."""
@@ -190,13 +190,13 @@ class FilesSource(DataSource):
         if not task.files:
             raise UserError(
                 f"the task {task.name!r} names no files of its own, so it needs data",
-                hint="choose a source of rows with `data=pocket|hub|DIR`",
+                hint="choose a source of rows: `data='DIR'`, `data='pocket'` or `data='hub'`",
             )
         return super()._find(task, split)
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
-        return "`mtkd data check --tasks TASK.toml` lists all problems"
+        return "`mtkd.check_data(tasks='TASK.toml')` lists all problems"
 
 
 def open_data(spec: Any) -> DataSource:

@@ -209,7 +209,7 @@ class TableSource(DataSource):
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
-        return "mtkd.check_data(data, tasks).all_problems lists all problems"
+        return "`mtkd.check_data(data, tasks).all_problems` lists all problems"
 
     def missing(self, task: Task, split: str) -> UserError:
         """The error for a split that is not in memory; it suggests which key to rename."""
@@ -245,7 +245,7 @@ class CombinedSource(DataSource):
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
-        return f"mtkd data check lists all problems of {task.name!r}"
+        return f"`mtkd.check_data` lists all problems of {task.name!r}"
 
     def missing(self, task: Task, split: str) -> UserError:
         """The error for a split that no source has, with the hints of all."""

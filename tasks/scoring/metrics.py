@@ -156,7 +156,7 @@ def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
         problem = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
         raise UserError(
             f"split {split!r} of task {task.name!r} {problem}, so it cannot be scored",
-            hint="score a labelled split; use `mtkd predict` for unlabelled rows",
+            hint="score a labelled split; use `mtkd.predict` for unlabelled rows",
         )
     return labels
 

@@ -124,7 +124,7 @@ class Span(TaskType):
         if not examples.labelled or examples.answers is None:
             raise UserError(
                 f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
-                hint="score a labelled split; use `mtkd predict` for unlabelled rows",
+                hint="score a labelled split; use `mtkd.predict` for unlabelled rows",
             )
         answers, language = decode_spans(encoded, logits, layout), task.language(split)
         golds = gold_answers(examples.answers, language)

@@ -130,8 +130,8 @@ MANY = pa.table(
     [
         (pa.table({}), {}, ["rows has no rows"]),
         (table(text=TEXTS, label=[0, 1]).slice(0, 0), {}, ["rows has no rows"]),
-        (table(text=TEXTS), {}, ["one column, 'text'", "`unlabelled=FILE`"]),
-        (MANY, {}, ["'label' of rows has 10,000 different values", "at most 1,000", "`label=COLUMN`"]),
+        (table(text=TEXTS), {}, ["one column, 'text'", "`unlabelled=['FILE']`"]),
+        (MANY, {}, ["'label' of rows has 10,000 different values", "at most 1,000", "`label='COLUMN'`"]),
         (MANY.rename_columns(["text", "code"]), {}, ["no column of rows looks like labels", "text, code"]),
         (table(text=TEXTS, label=["a"]), {}, ["'label' of rows has one value, 'a'"]),
         (table(text=TEXTS, label=[0, 1]), {"label": "lable"}, ["'lable' (did you mean 'label'?)"]),

@@ -44,7 +44,7 @@ class Address:
         try:
             url = httpx2.URL(model)
         except httpx2.InvalidURL as error:
-            raise UserError(f"`model={model[:200]}` is not a URL: {error}", expected=_EXPECTED) from error
+            raise UserError(f"`model={model[:200]!r}` is not a URL: {error}", expected=_EXPECTED) from error
         if url.userinfo or url.query or url.fragment:
             raise UserError(
                 "the URL in `model` holds more than an address",  # perhaps a secret: it is not shown
@@ -52,7 +52,7 @@ class Address:
                 hint="name the environment variable that holds the API key with `api_key_env`",
             )
         if url.scheme not in ("http", "https") or not url.host:
-            raise UserError(f"`model={model[:200]}` is not valid", expected=_EXPECTED)
+            raise UserError(f"`model={model[:200]!r}` is not valid", expected=_EXPECTED)
         path = url.path.rstrip("/").removesuffix(_PATH) + _PATH
         local, key = _is_local(url.host), _key(variable)
         if key and url.scheme == "http" and not local:

@@ -37,8 +37,8 @@ def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
             raise UserError(f"`{option}={value!r}` is not valid", expected=f"{least:g} to {most:,}")
     if not config.endpoint_model:
         raise UserError(
-            f"`model={config.model[:200]}` does not say which model of the server to ask",
-            hint="`endpoint_model=NAME`; most servers list their models at /v1/models",
+            f"`model={config.model[:200]!r}` does not say which model of the server to ask",
+            hint="`endpoint_model='NAME'`; most servers list their models at /v1/models",
         )
     prompt = EndpointPrompt(
         config.endpoint_model,

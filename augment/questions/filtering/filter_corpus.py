@@ -100,7 +100,7 @@ def open_questions(directory: Path) -> CorpusManifest:
         raise UserError(
             f"{directory} is a corpus of {manifest.kind}, made by the method {manifest.method!r}",
             expected="a corpus of questions",
-            hint="make one with `mtkd augment questions generate`",
+            hint="make one with `mtkd.augment.generate_questions`",
         )
     if not any(shard.rows for shard in manifest.shards):
         raise UserError(

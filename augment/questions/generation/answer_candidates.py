@@ -81,13 +81,13 @@ def load_spacy(name: str) -> Any:
         import spacy
     except ImportError as error:
         raise UserError(
-            f"`spacy={name}`: spaCy is not installed", hint=f"python -m pip install spacy; or {advice}"
+            f"`spacy={name!r}`: spaCy is not installed", hint=f"python -m pip install spacy; or {advice}"
         ) from error
     try:
         return spacy.load(name)
     except OSError as error:
         raise UserError(
-            f"`spacy={name}`: there is no such spaCy pipeline",
+            f"`spacy={name!r}`: there is no such spaCy pipeline",
             expected=f"installed pipelines: {', '.join(spacy.util.get_installed_models()) or 'none'}",
             hint=f"python -m spacy download {name}; or {advice}",
         ) from error

@@ -23,7 +23,7 @@ def check_installed() -> None:
         import ctranslate2  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "`backend=ctranslate2`: the package ctranslate2 is not installed",
+            "`backend='ctranslate2'`: the package ctranslate2 is not installed",
             expected="native, which needs no other package",
             hint="pip install ctranslate2",
         ) from error

@@ -139,11 +139,11 @@ def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragrap
     parts = name.split("/")
     if not all(parts) or len(parts) > 3:
         raise UserError(
-            f"`text={HUB}{name}` is not valid", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG"
+            f"`text={HUB + name!r}` is not valid", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG"
         )
     table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
     if column not in table.column_names:
-        raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column=NAME`")
+        raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column='NAME'`")
     columns: list[Any] = [table[column], table[title] if title in table.column_names else None]
     return _of_table(name, columns[0], columns[1])
 

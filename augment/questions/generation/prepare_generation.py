@@ -140,7 +140,7 @@ def _prepare_rules(
     config: GenerationConfig, task: str, stream: Iterator[Paragraph], workers: Workers
 ) -> tuple[Augmenter, SourceRows, Counts]:
     """The augmenter with grammar rules, the selected paragraphs, and their counts."""
-    _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
+    _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model='rules'`")
     entities = load_entities(config.spacy) if config.spacy else None
     rows, counts = _select(config, task, stream, Selection(config.words, EnglishOnly()), workers)
     augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
@@ -175,7 +175,7 @@ def _refuse(config: GenerationConfig, options: str, model: str) -> None:
         value = getattr(config, name)
         if value != getattr(GenerationConfig, name):
             raise UserError(
-                f"`{'format' if name == 'form' else name}={value}` with {model}, which does not use it",
+                f"`{'format' if name == 'form' else name}={value!r}` with {model}, which does not use it",
                 hint="omit it, or choose another `model`: rules, a trained generator, or an endpoint's URL",
             )
 

@@ -125,18 +125,18 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
         raise UserError(
             f"greedy decoding cannot generate {asking.count} different questions per paragraph",
             hint=f"use `sample=True`, at least `beams={asking.count}`, or a model trained with "
-            "`format=sentence`",
+            "`format='sentence'`",
         )
     if backend == "ctranslate2":
         from augment.questions.generation.ctranslate import check_installed
 
         check_installed()
         if precision == "bf16":
-            raise UserError(f"`precision={precision}` with `backend=ctranslate2`, which is int8")
+            raise UserError(f"`precision={precision!r}` with `backend='ctranslate2'`, which is int8")
         if strategy.sample:
             raise UserError(
-                "`sample=True` with `backend=ctranslate2`, whose sampling cannot be seeded per paragraph",
-                hint="use `beams`, or `backend=native`",
+                "`sample=True` with `backend='ctranslate2'`, whose sampling cannot be seeded per paragraph",
+                hint="use `beams`, or `backend='native'`",
             )
     if form.asks_for_an_answer and asking.spacy:
         load_spacy(asking.spacy)

@@ -165,8 +165,8 @@ def _source_names(
     if not (teacher or store or without_teacher):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher=DIR`, a knowledge "
-            "store as `store=DIR`, or train on labels alone with `supervision=labels`",
+            hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher='DIR'`, a knowledge "
+            "store as `store='DIR'`, or train on labels alone with `settings={'supervision': 'labels'}`",
         )
     if corpus and settings.supervision == "labels":
         raise UserError(

@@ -93,7 +93,7 @@ def distill_text(
         files=files,
     )
     job.warnings += [*validated.warnings] + [
-        f"the stage {stage!r} needs a task and is skipped; run it later with `init={request.out}`"
+        f"the stage {stage!r} needs a task and is skipped; run it later with `init={str(request.out)!r}`"
         for stage in left_out
     ]
     return job.run()
@@ -111,7 +111,7 @@ def _without_task(settings: DistillSettings, teacher: bool) -> tuple[DistillSett
     if settings.supervision == "labels" or not teacher:
         raise UserError(
             "plain text has no labels, so a student can learn from it only with a teacher",
-            hint="pass `teacher=NAME`, and leave out supervision=labels",
+            hint="pass `teacher='NAME'`, and leave out `settings={'supervision': 'labels'}`",
         )
     stages = settings.resolved_stages()
     with_task = {

@@ -115,9 +115,11 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
         match = _TASK_ASSIGNMENT.fullmatch(text)
         if not match:
             raise UserError(
-                f"`teacher_labels={text}` does not name a task",
+                f"`teacher_labels={text!r}` does not name a task",
                 expected="TASK=label,label,...",
-                hint=f"`teacher_labels=TASK={text}`" if "=" not in text else None,
+                hint=f"`teacher_labels={{'TASK': {parse_label_list(text, 'TASK')}}}`"
+                if "=" not in text
+                else None,
             )
         labels_by_task[match[1]] = parse_label_list(match[2], match[1])
     return labels_by_task
@@ -163,8 +165,8 @@ def find_teachers(
         raise UserError(
             f"the task {tasks_without_teacher[0]!r} has no teacher",
             expected=f"a teacher for each of {', '.join(by_name)}",
-            hint=f"add one (`teacher={tasks_without_teacher[0]}=DIR`), name a column of soft_labels in its "
-            "task file, or leave the task out of `tasks`",
+            hint=f"add one (`teacher={{{tasks_without_teacher[0]!r}: 'DIR'}}`), name a column of "
+            "soft_labels in its task file, or leave the task out of `tasks`",
         )
     members = [
         member
@@ -232,8 +234,8 @@ def _members(
             raise UserError(
                 f"the transformers checkpoint {teacher_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
-                hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
-                "other",
+                hint=f"name the task that it teaches, `teacher={{{tasks[0].name!r}: 'DIR'}}`, and a teacher "
+                "for each other",
             )
         for task in tasks:
             ref = CheckpointRef.of(teacher_name(teacher), source, task, label_orders.get(task.name))

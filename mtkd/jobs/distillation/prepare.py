@@ -119,7 +119,7 @@ def _check_readers(
                 f"{_describe_reader(read_by_student)}",
                 hint="use a Transformer student with the teacher's vocabulary and "
                 "`student.transformer.pairs=auto`, or a teacher that was refined with "
-                "`pairs=cross-encoder`, or remove the term",
+                "`settings={'pairs': 'cross-encoder'}`, or remove the term",
             )
 
 

@@ -124,6 +124,6 @@ def text_steps_warnings(train: TrainSettings, n_train: int, batches: BatchSource
         return []
     return [
         f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
-        f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text=FILE`). "
+        f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text='FILE'`). "
         "Set `steps=N` or `epochs=N`."
     ]

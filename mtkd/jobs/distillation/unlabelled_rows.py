@@ -47,7 +47,7 @@ def usable_request(
     if request.files or request.limit:
         raise UserError(
             "every loss of this run needs labels, so it cannot use rows without labels",
-            hint="leave `unlabelled` out, or learn from the teacher (`supervision=teacher`)",
+            hint="leave `unlabelled` out, or learn from the teacher (`settings={'supervision': 'teacher'}`)",
         )
     return None
 
@@ -115,7 +115,7 @@ def check_soft_labelled(soft_labelled: Sequence[str], data: TrainingData) -> Non
                 f"the task {part.task.name!r} learns from the soft labels in its column "
                 f"{part.task.soft_labels!r}, which rows without labels do not have",
                 hint=f"put them into the training file, name a teacher for the task "
-                f"(`teacher={part.task.name}=DIR`), or leave them out with `unlabelled_limit=0`",
+                f"(`teacher={{{part.task.name!r}: 'DIR'}}`), or leave them out with `unlabelled_limit=0`",
             )
 
 

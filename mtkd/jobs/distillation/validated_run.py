@@ -275,7 +275,7 @@ def _student_spec(
             raise UserError(
                 f"`student` cannot be {a_type(student)}",
                 expected="an mtkd model, or an object whose class extends mtkd.Encoder",
-                hint="to start from a transformers checkpoint: `init=NAME` with a recipe for Transformers",
+                hint="to start from a transformers checkpoint: `init='NAME'` with a recipe for Transformers",
             )
         spec: EncoderSpec = encoder.spec
         return spec

@@ -47,18 +47,19 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
         if cell.corpus is True and inputs.corpus is None:
             missing["corpus"] = UserError(
                 f"the cell {name!r} trains on an augmented corpus, but none is given",
-                hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={name}`",
+                hint=f"pass `corpus='DIR'` made with `mtkd.augment`, or leave the cell out with "
+                f"`without={name!r}`",
             )
             break
     from_text, problem = any(map(grid.first_of, grid.cells)), "this grid starts students from plain text"
     if from_text and inputs.text is None:
-        missing["text"] = UserError(problem, hint="pass `text=FILE` with plain text")
+        missing["text"] = UserError(problem, hint="pass `text='FILE'` with plain text")
     if given_encoder(grid, inputs) is None:
         if from_text:
-            missing["encoder"] = UserError(problem, hint="pass their teacher as `encoder=NAME`")
+            missing["encoder"] = UserError(problem, hint="pass their teacher as `encoder='NAME'`")
         elif (grid.refine and not inputs.store) or "refine" in _commands(grid):
             missing["encoder"] = UserError(
-                "the grid refines an encoder, but none is given", hint="pass `encoder=NAME`"
+                "the grid refines an encoder, but none is given", hint="pass `encoder='NAME'`"
             )
     return missing
 
@@ -74,11 +75,12 @@ def _missing_teacher(grid: Grid, inputs: GridInputs) -> UserError | None:
     for name in grid.cells if inputs.store else ():
         if recipe_command(grid.recipe_of(name)) == "finetune" and not grid.first_of(name):
             problem = f"the cell {name!r} fine-tunes the teacher, but none is given"
-            return UserError(problem, hint="pass `teacher=DIR`")
+            return UserError(problem, hint="pass `teacher='DIR'`")
     if inputs.store or not grid.needs_teacher:
         return None
     return UserError(
-        "a grid needs a teacher", hint="pass `teacher=DIR|NAME`, or `store=DIR` of its knowledge"
+        "a grid needs a teacher",
+        hint="pass `teacher='DIR'` or a name, or `store='DIR'` of its knowledge",
     )
 
 
@@ -117,7 +119,7 @@ def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str
     paths = [value.replace("{task}", spec) for spec in specs] if value else []
     if any(set("{}") & set(path) for path in paths):
         raise UserError(
-            f"`{argument}={value}` has another placeholder than {{task}}",
+            f"`{argument}={value!r}` has another placeholder than {{task}}",
             expected="a path or name, in which {task} stands for the task",
         )
     return paths

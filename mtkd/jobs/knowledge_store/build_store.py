@@ -153,8 +153,8 @@ def _check_space(prepared: PreparedStore, out: Path) -> None:
     if prepared.bytes - written > free:
         raise UserError(
             f"the store needs {prepared.bytes:,} bytes, but {out} has only {free:,} free",
-            hint="`budget=SIZE` keeps the best part that fits, `dtype=int8` halves the size; "
-            "see `mtkd store plan`",
+            hint="`budget='SIZE'` keeps the best part that fits, `dtype='int8'` halves the size; "
+            "see `mtkd.plan_store`",
         )
 
 

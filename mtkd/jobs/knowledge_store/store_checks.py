@@ -61,8 +61,8 @@ def check_store(
     if missing:
         raise UserError(
             f"the store {store} lacks what {settings.name} needs: {', '.join(missing)}",
-            expected="a recipe that needs only what the store holds (see mtkd store info)",
-            hint=f"build another store: mtkd store build --recipe {settings.name} ... --out DIR",
+            expected="a recipe that needs only what the store holds (see `mtkd.store_info`)",
+            hint=f"build another store: `mtkd.build_store(recipe={settings.name!r}, out='DIR', ...)`",
         )
     student_length, stored_length = settings.student.max_length, manifest.contents.max_length
     if (need.tokens or aligned) and student_length != stored_length:

@@ -180,13 +180,13 @@ def require_bi_encoder(config: TransformerConfig) -> None:
         raise UserError(
             f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
             expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
-            hint="use `pairs=cross-encoder`",
+            hint="use `settings={'pairs': 'cross-encoder'}`",
         )
     if config.pooling not in BI_ENCODER_POOLINGS:
         raise UserError(
             f"a bi-encoder cannot use pooling={config.pooling}",
             expected="cls or mean",
-            hint="use `pooling=mean` or `pairs=cross-encoder`",
+            hint="use `settings={'pooling': 'mean'}` or `settings={'pairs': 'cross-encoder'}`",
         )
 
 

@@ -59,8 +59,8 @@ def first_available(
     start = "random weights" if name == "random" else name
     return chosen, [
         f"the student starts from {start} instead of {settings.init[0]}, so expect lower scores: "
-        f"{'; '.join(reasons)}. Run once while online, or pass another encoder as `init=DIR`; `init={name}` "
-        "turns this warning off"
+        f"{'; '.join(reasons)}. Run once while online, or pass another encoder as `init='DIR'`; "
+        f"`init={name!r}` turns this warning off"
     ]
 
 
@@ -121,20 +121,22 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
             f"student.transformer.prune={str(settings.prune).lower()} cannot be combined with "
             f"init={settings.init!r} and init_layers={settings.init_layers!r}",
             expected="prune=true together with init=teacher; init_layers=importance only with prune=true",
-            hint="use `student.transformer.init=teacher` with `prune=true`, or other `init_layers`",
+            hint="use `student.transformer.init=teacher` with `student.transformer.prune=true`, or other "
+            "`init_layers`",
         )
     source = init_spec.teacher
     if settings.init not in ("teacher", "random") or source is None:
         if settings.init == "teacher":
             raise UserError(
                 "student.transformer.init=teacher needs a Transformer teacher, but there is no teacher",
-                hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
+                hint="pass a refined Transformer as `teacher='DIR'`, or use "
+                "`student.transformer.init=encoder`",
             )
         source = pretrained_config(source_name(settings, init_spec.encoder))
     if not isinstance(source, TransformerConfig):
         raise UserError(
             f"student.transformer.init={settings.init} needs a Transformer teacher; this one is a BiLSTM",
-            hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
+            hint="pass a refined Transformer as `teacher='DIR'`, or use `student.transformer.init=encoder`",
         )
     sizes = {
         "num_hidden_layers": settings.layers,

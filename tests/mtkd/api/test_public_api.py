@@ -675,7 +675,7 @@ def test_errors_name_arguments_and_the_command_line_shows_options(
 
     with pytest.raises(library.UserError) as caught:
         library.distill("mkd-lstm", data="pocket", tasks="rte", out=tmp_path / "run")
-    assert "`teacher=DIR`" in str(caught.value) and "--" not in str(caught.value)
+    assert "`teacher='DIR'`" in str(caught.value) and "--" not in str(caught.value)
     answered = mtkd("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--out", tmp_path / "run")
     assert answered.code == 2 and "--teacher DIR" in answered.err and "`" not in answered.err
     with pytest.raises(library.UserError, match=r"train\.epochs"):

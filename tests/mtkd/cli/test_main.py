@@ -109,14 +109,17 @@ def test_every_recipe_loads() -> None:
         (["refine", "--data", "pocket", "--out", "x", "--set", "train.epochs=abc"], ["integer > 0"]),
         (["refine", "--taks", "rte"], ["unknown option '--taks' (did you mean '--tasks'?)"]),
         (["finetune", "--tasks", "rte"], ["(did you mean '--task'?)"]),
-        (["refine", "--out", "x"], ["'cola' names no files of its own", "--data pocket|hub|DIR"]),
+        (
+            ["refine", "--out", "x"],
+            ["'cola' names no files of its own", "--data DIR, --data pocket or --data hub"],
+        ),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--set", "terms.logit.weight=0"],
             ["unknown term 'logit' (did you mean 'logits'?)"],
         ),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "minlm"],
-            ["'minlm' (did you mean 'minilm'?)", "with mtkd refine: --encoder minilm"],
+            ["'minlm' (did you mean 'minilm'?)", "mtkd refine --encoder minilm"],
         ),
         (
             ["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"],

@@ -206,9 +206,9 @@ def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
     ("source", "out", "more", "said"),
     [
         ("gone.jsonl", "o.csv", {}, r"no such file: .*gone\.jsonl \(did you mean .*one\.jsonl'\?\)"),
-        ("one.jsonl", "o.txt", {}, "`out=.*o.txt`: the name does not say the format"),
-        ("one.jsonl", "o.csv", {"format": "tsv"}, "`format=tsv` has no effect"),
-        ("one.jsonl", "-", {"format": "parquet"}, "`out=-` cannot be parquet"),
+        ("one.jsonl", "o.txt", {}, "`out='.*o.txt'`: the name does not say the format"),
+        ("one.jsonl", "o.csv", {"format": "tsv"}, "`format='tsv'` has no effect"),
+        ("one.jsonl", "-", {"format": "parquet"}, "`out='-'` cannot be parquet"),
         ("one.jsonl", "-", {"format": "xls"}, "unknown format 'xls'"),
         ("one.jsonl", "o.tsv", {}, r"one\.jsonl:1: 'a\\tb' has a tab"),
         (

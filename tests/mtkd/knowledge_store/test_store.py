@@ -404,7 +404,7 @@ def test_shards_are_opened_only_when_they_are_read(
     tasks = tuple(replace(task, rows=task.rows + (task.name == "rte")) for task in manifest.tasks)
     wrong = replace(manifest, tasks=tasks, shards=shards)
     check_shards(store, wrong)
-    with pytest.raises(UserError, match=r"shard .* cannot be read: .*\n  hint: mtkd store build --repair"):
+    with pytest.raises(UserError, match=r"shard .* cannot be read: .*\n  hint: `mtkd.repair_store"):
         ShardReader(store, wrong).read("rte", np.array([wrong.task("rte").rows - 1]), fields)
     for shard in manifest.shards:
         (store / shard.file).unlink()

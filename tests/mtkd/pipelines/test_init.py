@@ -122,8 +122,8 @@ def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
     assert result.task.label == "urgent" and result.task.kind == "classify"
     assert result.notes[:3] == (
         "5 empty texts in the train rows",
-        "the label could also be 'grade': `label=COLUMN`",
-        "the numbers in 'urgent' are taken for classes: `kind=regress` for scores",
+        "the label could also be 'grade': `label='COLUMN'`",
+        "the numbers in 'urgent' are taken for classes: `kind='regress'` for scores",
     )
 
 

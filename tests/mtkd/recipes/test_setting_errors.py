@@ -29,7 +29,7 @@ def test_the_similar_setting_is_suggested(key: str, meant: str) -> None:
     with pytest.raises(UserError) as error:
         load_settings("layerwise-3", "distill", {key: 3})
     assert error.value.problem == f"unknown setting {key!r} (did you mean {meant!r}?)"
-    assert error.value.hint == "`mtkd.show_recipe(NAME)` lists all settings"
+    assert error.value.hint == "`mtkd.show_recipe('NAME')` lists all settings"
 
 
 def test_an_unknown_table_has_no_suggestion() -> None:

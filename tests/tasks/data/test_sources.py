@@ -260,7 +260,7 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="hub cannot be reached") as caught:
         load_rows(open_data("hub"), TASKS["rte"], "train")
     _hub_responds.cache_clear()
-    assert "`data=DIR`" in str(caught.value) and "pocket" in str(caught.value)
+    assert "`data='DIR'`" in str(caught.value) and "pocket" in str(caught.value)
     assert not slept  # no retries
 
 
@@ -473,7 +473,7 @@ def test_first_three_bad_rows_and_the_count(tmp_path: Path) -> None:
         False,
         False,
     ]
-    assert "mtkd data check" in message
+    assert "`mtkd.check_data(data=" in message
 
 
 def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:

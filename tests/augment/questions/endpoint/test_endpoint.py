@@ -498,7 +498,7 @@ def test_every_option_of_the_command_is_a_keyword() -> None:
 
 
 def test_options_of_endpoints_are_refused_with_rules(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="`concurrency=2` with `model=rules`"):
+    with pytest.raises(UserError, match="`concurrency=2` with `model='rules'`"):
         mtkd.augment.generate_questions(text, tmp_path / "c", concurrency=2)
 
 

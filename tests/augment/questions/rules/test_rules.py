@@ -285,9 +285,9 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
     ):
         (tmp_path / "t.txt").write_text(line)
         assert expected in refused(tmp_path / "t.txt")
-    assert "`beams=2` with `model=rules`" in refused(beams=2)
-    assert "`format=answer` with `model=rules`" in refused(form="answer")
-    assert "`precision=bf16` with `model=rules`" in refused(precision="bf16")
+    assert "`beams=2` with `model='rules'`" in refused(beams=2)
+    assert "`format='answer'` with `model='rules'`" in refused(form="answer")
+    assert "`precision='bf16'` with `model='rules'`" in refused(precision="bf16")
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_names_that_had_to_be_assumed_are_a_warning(
 @pytest.mark.parametrize(
     ("teacher", "tasks", "parts"),
     [
-        ("sst2={bert}", "sst2,rte", ["'rte' has no teacher", "teacher=rte=DIR"]),
+        ("sst2={bert}", "sst2,rte", ["'rte' has no teacher", "`teacher={'rte': 'DIR'}`"]),
         ("sst2={bert},cola={bert}", "sst2", ["named for the task 'cola', which is not trained"]),
         ("{bert}", "sst2,rte", ["is for one task, but the run has sst2, rte"]),
         ("sst2={bert},sst2={three}", "sst2", ["3 outputs", "2 labels"]),
@@ -368,7 +368,7 @@ def test_labels_with_commas_are_a_list_in_json() -> None:
     with pytest.raises(UserError, match=r"is not valid JSON \(Expecting value") as refused:
         parse_labels("x=[spam, ham]")
     assert "single quotes" in str(refused.value.hint) and "TASK=label,label" in str(refused.value.expected)
-    with pytest.raises(UserError, match="`teacher_labels=x=\\[1, 2\\]` is not a list of strings"):
+    with pytest.raises(UserError, match="`teacher_labels='x=\\[1, 2\\]'` is not a list of strings"):
         parse_labels("x=[1, 2]")
 
 

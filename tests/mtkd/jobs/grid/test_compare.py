@@ -420,10 +420,10 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
 
 # Options that a grid needs, and what else a dry run says about them.
 NEEDS = {
-    "mlkd-table-8": {"teacher": "--teacher DIR|NAME, or --store DIR of its knowledge"},
+    "mlkd-table-8": {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
     "mkd-table-2": {
-        "teacher": "--teacher DIR|NAME",
-        "corpus": "--corpus DIR made by mtkd augment, or leave the cell out with --without",
+        "teacher": "--teacher DIR",
+        "corpus": "--corpus DIR made with mtkd augment, or leave the cell out with --without",
     },
     "minilmv2-table-8": {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
 }

@@ -58,7 +58,7 @@ def test_the_first_encoder_that_fits_is_taken(
     assert start_of("no/such") == ("no/such", []), "one alone is found to be missing where it is loaded"
     start, warnings = start_of(["no/such", there, "random"])
     assert start == there and len(warnings) == 1
-    for part in (f"starts from {there} instead of no/such", "hub cannot be reached", f"`init={there}`"):
+    for part in (f"starts from {there} instead of no/such", "hub cannot be reached", f"`init={there!r}`"):
         assert part in warnings[0]
     start, warnings = start_of([there, "random"], hidden_size=32, heads=2)
     assert start == "random" and "cannot have width 32 instead of 16" in warnings[0]
