@@ -21,8 +21,9 @@ _PROBLEMS = {
     "regress": "regression",
 }
 _HINT = (
-    "train the student with `student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` "
-    "and `student.head_hidden_size=0`, or export it to ONNX, which runs every model"
+    "export it as ONNX (`format='onnx'`), which works for every model; or train a student with "
+    "`student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` and "
+    "`student.head_hidden_size=0`, or a teacher with `settings={'pooling': 'pooler', 'pairs': 'cross-encoder'}`"
 )
 
 

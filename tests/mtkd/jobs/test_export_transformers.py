@@ -65,8 +65,9 @@ def test_what_transformers_cannot_express(tiny_encoder: Path, tmp_path: Path) ->
         (TransformerEncoder.pretrained(str(tiny_encoder), "mean"), "mean pooling"),
     ):
         model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden_size=0))
-        with pytest.raises(UserError, match=f"{what} .*cannot be written|a {what}"):
+        with pytest.raises(UserError, match=f"{what} .*cannot be written|a {what}") as refused:
             mtkd.export(model, out=tmp_path / "x", format="transformers")
+        assert "`format='onnx'`" in str(refused.value)
     hidden = mtkd.Model(model_of(roberta(), tiny_encoder, "rte,sst2", head_hidden_size=8))
     with pytest.raises(UserError, match="a head with a hidden layer"):
         mtkd.export(hidden, out=tmp_path / "x", format="transformers", tasks="rte")
