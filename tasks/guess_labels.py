@@ -213,12 +213,12 @@ def _no_scores(column: pa.ChunkedArray, label: str, location: Location) -> UserE
         return UserError(
             f"{location(row)}: the label column {label!r} holds numbers with a comma, such as {text!r}",
             expected="numbers with a decimal point, such as 3.5",
-            hint="replace the commas; if they separate labels, say so with `kind=multilabel`",
+            hint="replace the commas; if they separate labels, say so with `kind='multilabel'`",
         )
     more = f", the first of {counted(len(wrong), 'such label')}" if len(wrong) > 1 else ""
     return UserError(
         f"{location(row)}: the label {text!r} in the column {label!r} is not a number{more}",
         expected="scores: finite numbers",
         hint="correct the cell, or leave it empty if there is no score; if the column holds classes, say so "
-        "with `kind=classify`",
+        "with `kind='classify'`",
     )

@@ -139,7 +139,7 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             raise UserError(
                 f"{path} and {train.raw.path} both hold labelled rows",
                 expected=_EXPECTED,
-                hint="name the validation rows with `validation=FILE`, or call their file validation or dev; "
+                hint="name the validation rows with `validation='FILE'`, or call their file validation or dev; "
                 + _TWO_TASKS,
             )
 

@@ -45,7 +45,7 @@ def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Par
         raise UserError(
             "no training row can be set aside for validation: each is the only one with its label",
             expected="labels that several rows have",
-            hint="name a file of validation rows with `validation=FILE`",
+            hint="name a file of validation rows with `validation='FILE'`",
         )
     held_out = pa.array(np.array([text in chosen for text in texts]))
     return Part.of(table.filter(pc.invert(held_out))), Part.of(table.filter(held_out))

@@ -171,7 +171,7 @@ MANY = pa.table(
             {},
             [
                 "rows, row 1: the label column 'label' holds numbers with a comma, such as '3,5'",
-                "`kind=multilabel`",
+                "`kind='multilabel'`",
             ],
         ),
         (table(text=TEXTS, label=["4", "3,5"]), {"kind": "regress"}, ["with a comma, such as '3,5'"]),
