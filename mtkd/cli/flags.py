@@ -52,6 +52,7 @@ COMMANDS = {
     "mtkd.store_info": "mtkd store info",
 }
 _RENAMED = {"source": "in"}  # `in` is a keyword of Python
+_NOT_PYTHON = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)  # of text that users wrote
 _CALL = re.compile(r"`(mtkd(?:\.[a-z_]+)+)(?:\(([^`]*)\))?`")
 _ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
@@ -78,8 +79,12 @@ def _command(call: re.Match[str]) -> str:
     if command is None:
         return call[0]
     given = arguments.removesuffix("...").rstrip(", ")
-    parsed = ast.parse(f"f({given})", mode="eval").body
-    assert isinstance(parsed, ast.Call)
+    try:
+        parsed = ast.parse(f"f({given})", mode="eval").body
+    except _NOT_PYTHON:
+        return call[0]
+    if not isinstance(parsed, ast.Call):
+        return call[0]
     unnamed = " ".join(_word(ast.unparse(value)) for value in parsed.args)
     words = [command.format(unnamed)] if "{}" in command else [command, *filter(None, [unnamed])]
     words += [_option(str(keyword.arg), ast.unparse(keyword.value)) for keyword in parsed.keywords]
@@ -109,7 +114,7 @@ def _value(text: str) -> Any:
     """The value of a literal; None for anything else, such as N."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except _NOT_PYTHON:
         return None
 
 

@@ -23,7 +23,8 @@ _PROBLEMS = {
 _HINT = (
     "export it as ONNX (`format='onnx'`), which works for every model; or train a student with "
     "`student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` and "
-    "`student.head_hidden_size=0`, or a teacher with `settings={'pooling': 'pooler', 'pairs': 'cross-encoder'}`"
+    "`student.head_hidden_size=0`, or a teacher with "
+    "`settings={'pooling': 'pooler', 'pairs': 'cross-encoder'}`"
 )
 
 

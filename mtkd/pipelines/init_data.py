@@ -139,8 +139,8 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             raise UserError(
                 f"{path} and {train.raw.path} both hold labelled rows",
                 expected=_EXPECTED,
-                hint="name the validation rows with `validation='FILE'`, or call their file validation or dev; "
-                + _TWO_TASKS,
+                hint="name the validation rows with `validation='FILE'`, or call their file validation or "
+                f"dev; {_TWO_TASKS}",
             )
 
 

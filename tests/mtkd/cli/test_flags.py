@@ -89,3 +89,8 @@ def test_the_library_writes_python() -> None:
             assert function in COMMANDS or function == "mtkd.losses", f"{place}: {function} is no command"
         if not place.startswith(DOCUMENTS):
             assert not re.search(r"\bmtkd [a-z ]+ --[a-z]", text), f"{place}: {text}"
+
+
+@pytest.mark.parametrize("inner", ["((", "x) + f(", "'", "[" * 500, "{[]: 1}", "**{'a': 1}"])
+def test_what_a_user_wrote_need_not_be_python(inner: str) -> None:
+    assert "mtkd" in as_options(f"unknown `mtkd.distill({inner})` and `out={inner}`")
