@@ -18,6 +18,8 @@ from tasks.task import Task
 _LENGTHS, _SPAN_LENGTHS = (32, 256), (128, 384)  # shortest and longest rows, in tokens
 _EXPORT = ("onnx", "onnxruntime", "onnxscript")
 
+OUTPUTS = "runs"  # where the pipeline writes
+
 _HEAD = """\
 # {models}, and a control: the same student, which learns
 # from the labels alone. Written by `mtkd init`; every value may be changed; see docs/pipelines.md.
@@ -25,7 +27,7 @@ _HEAD = """\
 #   mtkd run {pipeline} --dry-run    shows the steps and their commands
 #   mtkd run {pipeline}              runs those that are not finished
 
-out = "runs"                     # the outputs; paths are relative to this file
+out = "{outputs}"                     # the outputs; paths are relative to this file
 tasks = {task_file}
 seed = 0
 precision = "auto"               # bf16 if the processor or GPU supports it, else fp32
@@ -124,7 +126,8 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
     models = "A small student that learns from a teacher"
     models = models if plan.teacher else "A teacher, a small student that learns from it"
-    text = _HEAD.format(models=models, pipeline="pipeline.toml", task_file=as_toml(f"{task.name}.toml"))
+    task_file = as_toml(f"{task.name}.toml")
+    text = _HEAD.format(models=models, pipeline="pipeline.toml", outputs=OUTPUTS, task_file=task_file)
     text += "" if plan.teacher else _TEACHER.format(length=length)
     text += _STUDENT.format(
         what=_described(plan),

@@ -26,7 +26,7 @@ from mtkd.pipelines.init_notes import (
 )
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
-from mtkd.pipelines.init_write import write_files
+from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
@@ -148,7 +148,7 @@ def init_pipeline(
     notes += cut_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
-    notes += plan.notes
+    notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]
     return _write(Path(out), task, splits, texts, length, plan, notes, inputs, overwrite, dry_run)
 
 

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mtkd.pipelines.init_files import OUTPUTS
+from mtkd.pipelines.step_records import RECORD_FILE as RUN_RECORD
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path, check_output_file
 from tasks.common.locks import locked
@@ -84,6 +86,17 @@ def write_files(
         kept = {name: digest for name, digest in present.items() if name not in removed}
         write_record(record, {"files": kept | files})
     return sorted(kept)
+
+
+def earlier_runs_notes(pipeline: Path) -> list[str]:
+    """The warning that a pipeline, before it is written, will replace the output of an earlier one."""
+    runs = pipeline.parent / OUTPUTS
+    if not (runs / RUN_RECORD).is_file():
+        return []
+    return [
+        f"{runs} holds the output of an earlier pipeline, which `mtkd run` replaces where a step differs: "
+        f"to keep it, set another out = '...' in {pipeline}"
+    ]
 
 
 def _real(path: Path) -> Path:

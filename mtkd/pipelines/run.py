@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import launched
@@ -20,6 +19,7 @@ from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_output, check_outputs, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directory, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
+from mtkd.pipelines.step_records import RECORD_FILE, PipelineRecord
 from mtkd.recipes import assign_setting, dotted
 from mtkd.training.run_directory import RUN_FILE
 from tasks.common.arguments import checked
@@ -27,10 +27,8 @@ from tasks.common.errors import UserError
 from tasks.common.files import write_json
 from tasks.common.locks import locked
 from tasks.common.progress import is_quiet, say
-from tasks.common.records import Record, read_record
+from tasks.common.records import read_record
 from tasks.common.urls import as_url
-
-RECORD_FILE = "pipeline.json"  # in the output directory
 
 
 @dataclass(frozen=True)
@@ -116,26 +114,6 @@ def record_file(file: str | Path, settings: Mapping[str, Any]) -> Path:
     return folder / output_directory(values, Path(file).stem) / RECORD_FILE
 
 
-class _StepRecord(TypedDict):
-    """What is recorded of a step; see `_Runner._state`."""
-
-    words: list[str]
-    out: str
-    inputs: dict[str, str]
-    after: dict[str, str | None]
-    finished: str | None
-    seconds: float | None
-    replaces: NotRequired[int | None]
-
-
-@dataclass(frozen=True)
-class _Recorded(Record):
-    """pipeline.json: the steps that have run, and the digests of the files that they read."""
-
-    steps: dict[str, _StepRecord] = field(default_factory=dict)
-    files: dict[str, tuple[int, int, str]] = field(default_factory=dict)
-
-
 class _Runner:
     """The steps of a pipeline, and the record of those that have run."""
 
@@ -143,7 +121,9 @@ class _Runner:
         self.steps = {step.name: step for step in steps}
         self.file, self.overwrite = out / RECORD_FILE, overwrite
         hint = "run all steps again with `overwrite=True`"
-        recorded = read_record(self.file, _Recorded, hint=hint) if self.file.is_file() else _Recorded()
+        recorded = (
+            read_record(self.file, PipelineRecord, hint=hint) if self.file.is_file() else PipelineRecord()
+        )
         self.records: dict[str, Any] = dict(recorded.steps)
         self.digests = Digests({path: list(record) for path, record in recorded.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
@@ -154,6 +134,19 @@ class _Runner:
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
         check_outputs(steps)
+        self.pipeline = os.path.relpath(os.path.realpath(pipeline), os.path.realpath(out))
+        self._refuse_steps_of_others(pipeline)
+
+    def _refuse_steps_of_others(self, pipeline: str) -> None:
+        """Raise UserError if a step would replace the output of a step of another pipeline."""
+        for step in () if self.overwrite else self.steps.values():
+            owner = self.records.get(step.name, {}).get("pipeline", self.pipeline)
+            path = self.file.parent / owner
+            if owner != self.pipeline and path.is_file() and self._reason(step):
+                raise UserError(
+                    f"step {step.name!r}: {step.out} is the output of the pipeline {os.path.relpath(path)}",
+                    hint=f"set another out = '...' in {pipeline}, or replace it with `overwrite=True`",
+                )
 
     def plan(self, estimate: bool) -> list[StepResult]:
         """What would run."""
@@ -202,7 +195,7 @@ class _Runner:
         self._note(step, state | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
     def _note(self, step: Step, record: dict[str, Any]) -> None:
-        self.records[step.name] = record
+        self.records[step.name] = record | {"pipeline": self.pipeline}
         write_json(self.file, {"steps": self.records, "files": self.digests.current})
 
     def _state(self, step: Step) -> dict[str, Any]:

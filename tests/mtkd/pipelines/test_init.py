@@ -225,7 +225,10 @@ def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
         mtkd.init_pipeline(data, out=tmp_path, overwrite=True)
     (tmp_path / "pipeline.toml").unlink()
     mtkd.init_pipeline(data, out=tmp_path)
-    mtkd.init_pipeline(data, out=tmp_path, validation_fraction=0.2, overwrite=True)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "pipeline.json").write_text("{}")
+    result = mtkd.init_pipeline(data, out=tmp_path, validation_fraction=0.2, overwrite=True)
+    assert f"{tmp_path / 'runs'} holds the output of an earlier pipeline" in result.notes[-1]
     again = tmp_path / "mine-train.parquet"
     before = again.read_bytes()
     with pytest.raises(mtkd.UserError, match="would be overwritten with some of its own rows"):

@@ -290,6 +290,27 @@ def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_beg
     assert overwriting(commands) == [not written, False]
 
 
+def test_a_second_pipeline_does_not_replace_the_output_of_the_first(
+    file: Path, commands: list[list[str]]
+) -> None:
+    mtkd.run_pipeline(file)
+    second = file.with_name("second.toml")
+    second.write_text(file.read_text())
+    assert names(mtkd.run_pipeline(second)) == [], "the same steps"
+    second.write_text(file.read_text().replace("seed = 3", "seed = 4"))
+    refused = r"step 'teacher': out/teacher is the output of the pipeline pipeline.toml"
+    for dry_run in (True, False):
+        with pytest.raises(mtkd.UserError, match=refused) as caught:
+            mtkd.run_pipeline(second, dry_run=dry_run)
+    assert caught.value.hint == "set another out = '...' in second.toml, or replace it with `overwrite=True`"
+    assert names(mtkd.run_pipeline(second, settings={"out": "other"})) == ALL
+    assert names(mtkd.run_pipeline(second, overwrite=True)) == ALL
+    with pytest.raises(mtkd.UserError, match=r"the output of the pipeline second.toml"):
+        mtkd.run_pipeline(file)
+    second.unlink()
+    assert names(mtkd.run_pipeline(file)) == ALL, "a pipeline that was renamed is not another one"
+
+
 def test_a_killed_process_resumes_at_the_step_that_it_was_in(file: Path, processes: Any) -> None:
     killed = processes.run("run", file, kill_at="*/student/run.json")
     assert killed.code == -9

@@ -1,0 +1,41 @@
+"""pipeline.json, in which a pipeline records the steps that have run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from tasks.common.records import Record
+
+RECORD_FILE = "pipeline.json"  # in the output directory
+
+
+class StepRecord(TypedDict):
+    """What is recorded of a step.
+
+    Attributes:
+        words, out, inputs, after: see `_Runner._state`.
+        finished: when it was finished; None if it was interrupted.
+        seconds: how long it took.
+        replaces: when the output that it replaces was written.
+        pipeline: the file that the step is in, relative to the output directory.
+    """
+
+    words: list[str]
+    out: str
+    inputs: dict[str, str]
+    after: dict[str, str | None]
+    finished: str | None
+    seconds: float | None
+    replaces: NotRequired[int | None]
+    pipeline: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class PipelineRecord(Record):
+    """The steps that have run, and the digests of the files that they read."""
+
+    steps: dict[str, StepRecord] = field(default_factory=dict)
+    files: dict[str, tuple[int, int, str]] = field(default_factory=dict)
