@@ -77,7 +77,8 @@ class TrainSettings(Strict):
         metric: the metric to watch: "score" (mean of the tasks' scores), "loss", "task/metric" such as
             "rte/accuracy", or "task/split/metric"; the splits of a task are averaged unless one is named.
         keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
-            ("last").
+            ("last"). `mtkd finetune` counts the model that it starts from as epoch 0 if it has a trained head
+            for the task.
         checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.

@@ -41,7 +41,7 @@ ladder() { # the runs of one seed: labels only, one student per task, and one st
 tune() {
   for task in $singles; do
     run "tuned-$(name_of "$task")-$1" finetune --model "$out/multi-$1" --task "$task" $rows --epochs 5 --batch 64 --seed "$1" \
-      --set "learning_rates=[1e-5,5e-5,2e-4]"
+      --recipe mkd-finetune --set "learning_rates=[1e-5,5e-5,2e-4]"
   done
 }
 ladder 0

@@ -95,7 +95,8 @@ def losses(out: Path) -> dict[str, Any]:
     return {
         "steps": {name: stage["steps"] for name, stage in stages.items()},
         "train": {
-            name: [epoch["train_loss"] for epoch in stage["history"]] for name, stage in stages.items()
+            name: [epoch["train_loss"] for epoch in stage["history"] if epoch["epoch"]]
+            for name, stage in stages.items()
         },
         "validation": {key: scores["loss"] for key, scores in record["scores"].items()},
     }
@@ -215,7 +216,8 @@ def test_corpus_store_and_fine_tuning(teacher: Path, tmp_path: Path, mtkd: Calla
     tuned = tmp_path / "tuned"
     answered = mtkd(
         "finetune", "--model", out, "--task", "rte", "--data", "pocket", "--limit", 24, "--eval-limit", 12,
-        "--epochs", 1, "--batch", 8, "--quiet", "--out", tuned,
+        "--epochs", 1, "--batch", 8, "--quiet", "--out", tuned, "--recipe", "mkd-finetune",
+        "--set", "train.keep=last",
     )  # fmt: skip
     assert answered.code == 0, answered.err
     assert_recorded("finetune", losses(tuned))

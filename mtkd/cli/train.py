@@ -161,6 +161,7 @@ def _written(out: Path) -> int | None:
 def draw_scores(record: dict[str, Any]) -> None:
     """Print the validation scores of a run's record."""
     from mtkd.evaluation.scoring import TaskScores, averages
+    from mtkd.training.run_record import start_scores
 
     over_splits = averages(TaskScores(**scores) for scores in record["scores"].values())
     scored = record["scores"] | {f"{average.task}/average": average.to_json() for average in over_splits}
@@ -178,6 +179,8 @@ def draw_scores(record: dict[str, Any]) -> None:
         table(("validation", "rows", "metrics", "score", "best constant prediction"), rows)
     else:
         echo("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
+    if start := start_scores(record):
+        echo(f"scores before training: {', '.join(f'{name} {value:.3f}' for name, value in start.items())}")
     if size := record.get("parameters"):
         echo(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:

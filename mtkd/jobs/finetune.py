@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ def finetune(
     warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Fine-tune a model on one task, once for each learning rate, and keep the best by `train.metric`.
+
+    A model that has been trained on the task is scored first, and its own weights are kept if no epoch is
+    better.
 
     Args:
         model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
@@ -87,6 +90,7 @@ class _Finetune(TrainingJob):
     command = "finetune"
     settings: FinetuneSettings
     start: Path | MultiTaskModel
+    _start_scores: list[TaskScores] | None = field(default=None, init=False)
 
     def inputs(self) -> dict[str, Any]:
         data = load_training_data(self.request, self.tasks)
@@ -166,6 +170,7 @@ class _Finetune(TrainingJob):
         if (directory / "result.json").is_file():
             return read_record(directory / "result.json", dict[str, Any])
         model = self._fresh_copy()
+        is_trained = bool(model.info.scores) and self.tasks[0].head in model.tasks
         torch.manual_seed(train.seed)
         model.set_tasks(self.tasks)
         trainer = Trainer(
@@ -176,6 +181,7 @@ class _Finetune(TrainingJob):
             train,
             directory,
             evaluate=self.evaluate,
+            evaluate_start=self._score_start if is_trained else None,
             callbacks=self.callbacks,
             label=f"fine-tuning at lr {self._name(train)}",
         )
@@ -194,6 +200,12 @@ class _Finetune(TrainingJob):
             write_record(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result
+
+    def _score_start(self, model: MultiTaskModel) -> list[TaskScores]:
+        """The scores of the model before training, which are the same for all trials."""
+        if self._start_scores is None:
+            self._start_scores = self.evaluate(model)
+        return self._start_scores
 
 
 def rate_names(rates: Sequence[float]) -> dict[float, str]:

@@ -78,7 +78,10 @@ class Callback:
         """After every optimiser step."""
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
-        """After the validation rows have been scored, once per epoch."""
+        """After the validation rows have been scored, once per epoch.
+
+        A model whose heads are trained already is also scored before training (`state.epoch` is 0).
+        """
 
     def on_save(self, state: TrainingState, control: TrainingControl) -> None:
         """After a checkpoint has been written."""
@@ -211,7 +214,7 @@ class TensorBoardLog(MetricLog):
         """Open the log; records after the checkpoint are dropped."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(self._directory), purge_step=state.step + 1)
+        self._board = SummaryWriter(str(self._directory), purge_step=state.step and state.step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add scalars."""
@@ -247,7 +250,8 @@ class ProgressBar(Callback):
         scores = ", ".join(f"{name} {value:.3f}" for name, value in state.scores.items())
         shown_already = len(state.scores) == 1 and state.metric == "score"
         watched = "" if state.value is None or shown_already else f" ({state.metric} {state.value:.4f})"
-        say(f"{state.label}: epoch {state.epoch}: {scores}{watched}")
+        epoch = f"epoch {state.epoch}" if state.epoch else "before training"
+        say(f"{state.label}: {epoch}: {scores}{watched}")
 
     def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Remove the bar."""

@@ -118,6 +118,10 @@ class TrainingLoop(ABC, Generic[StepData]):
         """The module that the training steps run, made from `train_module`."""
         return ParallelModule(self.accelerator, self.train_module, self.optimizer)
 
+    def before_first_step(self) -> None:
+        """Called before training, unless a run is resumed."""
+        return
+
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
         """Called after each epoch, before its checkpoint.
 
@@ -137,6 +141,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         with self._decisions.signals.active():
             try:
                 self.notify("on_train_begin")
+                if not self.position.step:
+                    self.before_first_step()
                 # After the last step the epoch may not have been evaluated yet.
                 while (self.position.step < self.total or self.position.batch) and not self.position.stopped:
                     self._epoch()

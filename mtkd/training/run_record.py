@@ -105,14 +105,21 @@ def read_run_record(file: Path, *required: str) -> dict[str, Any]:
 
 
 def kept_weights(record: dict[str, Any]) -> list[str]:
-    """A sentence for each stage of a finished run that kept the weights of the best of several epochs."""
+    """A sentence for each stage of a finished run that kept the best of several weights."""
     training, sentences = record["training"], []
     for name, stage in ({"": training} if "steps" in training else training).items():
         kept, epochs = stage.get("kept_epoch"), stage.get("epochs", 0)
-        if kept is None or epochs < 2:
+        if kept is None or sum("scores" in values for values in stage["history"]) < 2:
             continue
         values = next(values for values in stage["history"] if values["epoch"] == kept)
         metric = next(key for key in values if key not in _NOT_WATCHED)
-        text = f"kept the weights of epoch {kept} of {epochs} (validation {metric} {values[metric]:.3f})."
+        which = f"of epoch {kept} of {epochs}" if kept else "from before training, because no epoch is better"
+        text = f"kept the weights {which} (validation {metric} {values[metric]:.3f})."
         sentences.append(f"Stage {name}: {text}" if name else text[0].upper() + text[1:])
     return sentences
+
+
+def start_scores(record: dict[str, Any]) -> dict[str, float]:
+    """The scores of a finished run before training, "task/split" -> score; empty if there are none."""
+    history = record["training"].get("history", [])
+    return next((values["scores"] for values in history if values["epoch"] == 0), {})

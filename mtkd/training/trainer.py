@@ -48,6 +48,8 @@ class Trainer(TrainingLoop[StepBatches]):
         batch_source: the source of batches.
         evaluate: computes the validation scores after each epoch. If None, training always runs to the end
             and keeps the last weights.
+        evaluate_start: computes the scores before training, as those of epoch 0, whose weights are kept if no
+            epoch is better. None = the start is not evaluated, because its heads are not trained yet.
         teacher: the source of teacher outputs; None if no loss term needs a teacher.
         directory, callbacks, label: see `TrainingLoop`.
     """
@@ -64,11 +66,13 @@ class Trainer(TrainingLoop[StepBatches]):
         directory: Path,
         *,
         evaluate: Evaluate | None,
+        evaluate_start: Evaluate | None = None,
         teacher: TeacherSource | None = None,
         callbacks: Sequence[Callback] = (),
         label: str = "training",
     ):
-        self.tasks, self.teacher, self.evaluate = batch_source.tasks, teacher, evaluate
+        self.tasks, self.teacher = batch_source.tasks, teacher
+        self.evaluate, self.evaluate_start = evaluate, evaluate_start
         rank, world = accelerator.process_index, accelerator.num_processes
         pin = accelerator.device.type == "cuda"
         self.batches = MicroBatches(batch_source, objective, settings.micro_batch_size, rank, world, pin)
@@ -111,6 +115,7 @@ class Trainer(TrainingLoop[StepBatches]):
         """Time a few steps and what follows an epoch, and add the estimate for the others to the trial."""
         self.start()
         self.notify("on_train_begin")
+        self.before_first_step()
         self.parallel.module.train()
         started = time.monotonic()
         n_steps = min(self.total, 1 + STEPS)
@@ -200,19 +205,33 @@ class Trainer(TrainingLoop[StepBatches]):
         build_fraction = self.train_module.objective.slow_build.fraction
         return learning_rate(self.settings, self.position.step, self.total, build_fraction)
 
+    def before_first_step(self) -> None:
+        """Evaluate the start of training, if its heads are trained already."""
+        if self.evaluate_start is None:
+            return
+        record: dict[str, Any] = {"epoch": 0}
+        self.position.history.append(record)
+        self._evaluate(self.evaluate_start, record)
+
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
-        """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""
-        position = self.position
+        """Evaluate after an epoch, unless the heads are not trained yet."""
         record: dict[str, Any] = {
-            "epoch": position.epoch,
+            "epoch": self.position.epoch,
             "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
         }
-        position.history.append(record)
-        building = not self.train_module.objective.slow_build.done(self._progress)
-        if self.evaluate is None or building:  # the heads are not trained yet
-            return
+        self.position.history.append(record)
+        if self.evaluate is not None and self.train_module.objective.slow_build.done(self._progress):
+            self._evaluate(self.evaluate, record)
+
+    def _evaluate(self, evaluate: Evaluate, record: dict[str, Any]) -> None:
+        """Evaluate, keep the best weights, and decide whether to stop early.
+
+        Args:
+            record: that of the epoch, to which the scores are added.
+        """
+        position = self.position
         with self.parallel.on_device():
-            scores = self.evaluate(self.train_module.model)
+            scores = evaluate(self.train_module.model)
         value, better = watched(self.settings.metric, scores)
         if position.best is None or better(value, position.best):
             position.best, position.bad_epochs = value, 0

@@ -212,7 +212,8 @@ def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()
 def _evaluations(run: Path) -> int:
     training = read_run_record(run / RUN_FILE).get("training", {})
     stages = [training] if "steps" in training else training.values()
-    return sum("scores" in record for stage in stages for record in stage.get("history", ()))
+    history = [record for stage in stages for record in stage.get("history", ())]
+    return sum("scores" in record and record.get("epoch") != 0 for record in history)
 
 
 def setting_words(values: Mapping[str, Any]) -> list[str]:

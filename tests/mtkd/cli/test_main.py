@@ -496,6 +496,13 @@ def test_training_says_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Path, 
     tuned = ("finetune", "--model", tmp_path / "run", "--task", "rte", *data, "--epochs", 2)
     done = mtkd(*tuned, "--set", "train.metric=loss", "--out", tmp_path / "tuned")
     assert re.search(r"\nKept the weights of epoch [12] of 2 \(validation loss \d\.\d{3}\)\.\n", done.err)
+    assert re.search(r"lr 1e-05: before training: rte/validation 0\.\d{3} \(loss \d", done.err)
+    assert re.search(r"scores before training: rte/validation 0\.\d{3}\n", done.out)
+    start = {"epoch": 0, "loss": 0.5, "scores": {"rte/validation": 0.7}}
+    history = [start, {"epoch": 1, "train_loss": {}, "loss": 0.6, "scores": {}}]
+    assert kept_weights({"training": {"steps": 1, "epochs": 1, "history": history, "kept_epoch": 0}}) == [
+        "Kept the weights from before training, because no epoch is better (validation loss 0.500)."
+    ]
 
 
 def test_each_stage_says_which_epoch_was_kept() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from small_students import SMALL_LSTM
 
+from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.evaluate import evaluate
-from mtkd.jobs.finetune import finetune, rate_names
+from mtkd.jobs.finetune import _Finetune, finetune, rate_names
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.losses.logits import LogitsMSE, SoftLabels
@@ -212,6 +213,63 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
         longer = settings.model_copy(update={"max_length": 5000})
         finetune(Request("pocket", "rte", tmp_path / "not"), longer, tiny_teacher)
     assert not (tmp_path / "not").exists()
+
+
+def test_the_start_of_fine_tuning_is_scored_once_and_kept_if_no_epoch_is_better(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[float] = []
+    original = _Finetune._score_start
+
+    def counted(self: _Finetune, model: MultiTaskModel) -> list[TaskScores]:
+        known = self._start_scores
+        scores = original(self, model)
+        scored.extend([scores[0].primary] if known is None else [])
+        return scores
+
+    monkeypatch.setattr(_Finetune, "_score_start", counted)
+    changes = {"learning_rates": [1e-9, 1e-8], "train.epochs": 2}  # which change no prediction
+    settings = load_settings("finetune", "finetune", changes)
+    run = finetune(Request("pocket", "rte", tmp_path / "run", 32, 16), settings, tiny_teacher)
+    training = run.record["training"]
+    start, *epochs = training["history"]
+    assert start == {"epoch": 0, "score": scored[0], "scores": {"rte/validation": scored[0]}}
+    assert [record["epoch"] for record in epochs] == [1, 2] and len(scored) == 1
+    assert training["kept_epoch"] == 0 and training["best"] == scored[0]
+    kept, teacher = run.model().state_dict(), MultiTaskModel.load(tiny_teacher).state_dict()
+    assert all(torch.equal(value, teacher[name]) for name, value in kept.items())
+    lines = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "epoch" in line] == [0, 1, 2]
+    assert lines[0]["step"] == 0
+
+    new = finetune(Request("pocket", "mrpc", tmp_path / "new", 32, 16), settings, tiny_teacher)
+    assert [record["epoch"] for record in new.record["training"]["history"]] == [1, 2], "its head is random"
+
+
+class Killed(Callback):
+    """Raises at the first call of a method."""
+
+    def __init__(self, event: str):
+        def stop(state: TrainingState, control: TrainingControl) -> None:
+            raise KeyboardInterrupt
+
+        setattr(self, event, stop)
+
+
+@pytest.mark.parametrize("event", ["on_evaluate", "on_step_end", "on_save"])
+def test_fine_tuning_that_is_killed_records_the_score_of_its_start_once(
+    event: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    changes = {"learning_rates": [1e-2], "train.epochs": 1, "train.batch_size": 16}
+    settings = load_settings("finetune", "finetune", changes | {"train.checkpoint_steps": 1})
+    request = Request("pocket", "rte", tmp_path / "killed", 32, 16)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(request, settings, tiny_teacher, callbacks=[Killed(event)])
+    killed = finetune(request, settings, tiny_teacher)
+    whole = finetune(replace(request, out=tmp_path / "whole"), settings, tiny_teacher)
+    assert (killed.path / "log.jsonl").read_text() == (whole.path / "log.jsonl").read_text()
+    training = [run.record["training"] | {"seconds": 0} for run in (killed, whole)]
+    assert training[0] == training[1] and len(training[0]["history"]) == 2
 
 
 def test_learning_rates_that_are_nearly_equal_have_names_and_folders_of_their_own(

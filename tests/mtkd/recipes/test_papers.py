@@ -199,7 +199,7 @@ def test_mkd_trains_as_in_section_6_2() -> None:
         assert settings.student.head_hidden_size == 512
     teacher = load_settings("mkd-refine", "refine", {}).train
     assert (teacher.epochs, teacher.lr) == (1, 5e-4)
-    tuned = load_settings("finetune", "finetune", {})
+    tuned = load_settings("mkd-finetune", "finetune", {})
     assert tuned.learning_rates == [1e-5, 1.5e-5, 5e-5]
     assert (tuned.train.epochs, tuned.train.patience, tuned.train.metric) == (16, None, "loss")
 
@@ -297,7 +297,7 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
         assert distilled[:4] == ("distill", recipe, "--tasks", ",".join(seven))
         assert distilled[4:8] == ("--teacher", str(teacher.jobs[0].out), "--corpus", "copies")
         assert [job.words[4] for job in run.scored] == seven
-        assert all(job.words[5:7] == ("--recipe", "finetune") for job in run.scored)
+        assert all(job.words[5:7] == ("--recipe", "mkd-finetune") for job in run.scored)
 
 
 def test_mlkd_tables_1_and_2_compare_students_of_equal_shape() -> None:

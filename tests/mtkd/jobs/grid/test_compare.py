@@ -752,7 +752,7 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     joint.out.mkdir(parents=True)
     record = {
         "status": "finished",
-        "training": {"steps": 40, "history": 4 * [{"epoch": 1, "scores": {}}]},
+        "training": {"steps": 40, "history": [{"epoch": n, "scores": {}} for n in range(5)]},
         "rows": {task: {"train": rows, "unlabelled": 0, "validation": 1} for task, rows in TRAINED.items()},
     }
     (joint.out / "run.json").write_text(json.dumps(record))
