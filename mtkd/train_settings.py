@@ -77,8 +77,8 @@ class TrainSettings(Strict):
         metric: the metric to watch: "score" (mean of the tasks' scores), "loss", "task/metric" such as
             "rte/accuracy", or "task/split/metric"; the splits of a task are averaged unless one is named.
         keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
-            ("last"). `mtkd finetune` counts the model that it starts from as epoch 0 if it has a trained head
-            for the task.
+            ("last"). The model before training counts as epoch 0 if its heads are trained already: in
+            `mtkd finetune` if it has a head for the task, in `mtkd refine` if all heads are linear probes.
         checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.

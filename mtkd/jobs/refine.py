@@ -168,7 +168,9 @@ class _Refine(TrainingJob):
         probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         if probed and not trainer.resumes:
             rows = {name: self.encoded[name] for name in probed}
-            fit_linear_heads(self.model, self.batches.tasks, rows, train.eval_batch_size, train.seed)
+            fitted = fit_linear_heads(self.model, self.batches.tasks, rows, train.eval_batch_size, train.seed)
+            if len(fitted) == len(self.tasks):
+                trainer.evaluate_start = self.evaluate
         outcome = trainer.fit()
         validation = self.rows.validation(self.model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)

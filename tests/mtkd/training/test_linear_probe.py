@@ -126,8 +126,13 @@ def test_refining_starts_from_the_probe_and_a_resumed_run_does_not_fit_again(
     assert len(calls) == 2
     states = [model.module.state_dict() for model in (whole, resumed)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    run("random", {"init_heads": "random"})
+    histories = [model.record["training"]["history"] for model in (whole, resumed)]
+    assert histories[0] == histories[1] and [values["epoch"] for values in histories[0]] == [0, 1, 2]
+    random = run("random", {"init_heads": "random"})
     assert len(calls) == 2
+    assert [values["epoch"] for values in random.record["training"]["history"]] == [1, 2]
+    unchanged = run("unchanged", {"train.lr": 1e-9})
+    assert unchanged.record["training"]["kept_epoch"] == 0
 
 
 @pytest.mark.parametrize(("rows", "epochs"), [(64, 20), (3200, 10), (100_000, 3), (1, 20)])
