@@ -24,7 +24,7 @@ TaskSpec = Annotated[
 ]
 
 
-def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
+def resolve(spec: TaskSpec, known: Iterable[Task] = (), data: Any = None) -> list[Task]:
     """The tasks that `spec` names, in order and without duplicates.
 
     Args:
@@ -32,6 +32,8 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
             sequence of these and of `Task` objects.
         known: more tasks that may be named, such as those of a model; they take precedence over built-in
             tasks.
+        data: the data source of the tasks; if it is a directory, the error for an unknown name suggests the
+            task files in it.
 
     Raises:
         UserError: a name is unknown, a file is missing or invalid, no task is named, or two different tasks
@@ -40,7 +42,7 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
     chosen: dict[str, Task] = {}
     own_tasks = {task.name: task for task in known}
     for part in _parts(spec):
-        for task in _tasks_of(part, own_tasks):
+        for task in _tasks_of(part, own_tasks, data):
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
                     f"two different tasks are called {task.name!r} in {describe(spec)!r}",
@@ -83,7 +85,7 @@ def _parts(spec: TaskSpec) -> list[Any]:
     return list(spec)
 
 
-def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Task]:
+def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
     if isinstance(part, Task):
         from tasks.task_file import check_task
 
@@ -94,20 +96,24 @@ def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Ta
             f"a task cannot be {a_type(part)}", expected="a name, the path of a TOML file, or a Task"
         )
     words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
-    return [task for word in words if word for task in _named(word, own_tasks)]
+    return [task for word in words if word for task in _named(word, own_tasks, data)]
 
 
-def task_files_near(word: str) -> list[str]:
-    """Files that may define the task that was meant: `word.toml`, or those in the directory `word`."""
+def task_files_near(word: str, data: Any = None) -> list[str]:
+    """Files that may define the task that was meant.
+
+    They are `word.toml`, here or in the directory `data`, or those in the directory `word`.
+    """
     path = Path(word)
-    beside = f"{path}.toml"  # for any word, also "." or one that is too long for a file
-    if os.path.isfile(beside):
-        return [beside]
+    places = [path, *([Path(data) / word] if isinstance(data, str | Path) else [])]
+    # For any word, also "." or one that is too long for a file.
+    if beside := [f"{place}.toml" for place in places if os.path.isfile(f"{place}.toml")]:
+        return beside
     files = sorted(path.glob("*.toml"))[:50] if os.path.isdir(path) else []
     return [str(file) for file in files if file.name != "pipeline.toml"][:3]
 
 
-def _named(word: str, own_tasks: Mapping[str, Task]) -> list[Task]:
+def _named(word: str, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
     """The task or tasks that one word of the spec names."""
     if word in own_tasks:
         return [own_tasks[word]]
@@ -117,18 +123,12 @@ def _named(word: str, own_tasks: Mapping[str, Task]) -> list[Task]:
         return [load_task(Path(word))]
     if word in GROUPS:
         return [TASKS[name] for name in GROUPS[word]]
-    if word not in TASKS and own_tasks:
-        raise unknown(
-            "task of this model", word, own_tasks, hint="name one of its tasks, or a task's .toml file"
-        )
     if word not in TASKS:
-        files = task_files_near(word)
-        raise unknown(
-            "task",
-            word,
-            {**TASKS, **GROUPS},
-            hint=f"a task of your own is named by its file: {', '.join(files)}"
-            if files
-            else "name a task, a group of tasks, or a task's .toml file",
-        )
+        files = task_files_near(word, data)
+        by_file = f"a task of your own is named by its file: {', '.join(files)}" if files else ""
+        if own_tasks:
+            hint = by_file or "name one of its tasks, or a task's .toml file"
+            raise unknown("task of this model", word, own_tasks, hint=hint)
+        hint = by_file or "name a task, a group of tasks, or a task's .toml file"
+        raise unknown("task", word, {**TASKS, **GROUPS}, hint=hint)
     return [TASKS[word]]

@@ -70,7 +70,7 @@ def check_data(
         max_length: tokens that models keep of a row; longer rows are counted.
     """
     source = open_data(data)
-    chosen = resolve(tasks or "glue,ax,squad")
+    chosen = resolve(tasks or "glue,ax,squad", data=data)
     if tasks is None:
         chosen = [task for task in chosen if source.splits(task)] or chosen
     return report_on(source, chosen, max_length, UnlabelledRequest({} if unlabelled is None else unlabelled))

@@ -48,7 +48,7 @@ def prepare(
     known_tasks = _tasks_of(model)
     requested_names = {word.strip() for word in describe(tasks).split(",")}
     if not isinstance(tasks, str | Path) or requested_names & {task.name for task in known_tasks}:
-        tasks = resolve(tasks, known_tasks)
+        tasks = resolve(tasks, known_tasks, data)
     request = Request(
         data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import combinations
@@ -53,6 +54,7 @@ def load_grid(
         )
     sets = dotted(sets)
     grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
+    grid = _with_task_files(grid, Path(name).parent)
     known = grid.with_controls().cells
     for excluded in without:
         if excluded not in known:
@@ -73,6 +75,29 @@ def load_grid(
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells}).with_controls(left_out)
     grid.check()
     return grid
+
+
+def _with_task_files(grid: Grid, folder: Path) -> Grid:
+    """The grid with the paths of task files that exist only in the folder of the grid's file."""
+
+    def found(spec: str) -> str:
+        return ",".join(path(word.strip()) for word in spec.split(","))
+
+    def path(word: str) -> str:
+        beside = str(folder / word)
+        is_beside = word.endswith(".toml") and os.path.exists(beside) and not os.path.exists(word)
+        return beside if is_beside else word
+
+    def with_tasks(part: Any) -> Any:
+        has_tasks = part is not None and part.tasks is not None
+        return part.model_copy(update={"tasks": found(part.tasks)}) if has_tasks else part
+
+    cells = {
+        name: cell.model_copy(update={"tasks": list(map(found, cell.tasks)), "then": with_tasks(cell.then)})
+        for name, cell in grid.cells.items()
+    }
+    tasks = list(map(found, grid.tasks))
+    return grid.model_copy(update={"tasks": tasks, "cells": cells, "refine": with_tasks(grid.refine)})
 
 
 def _refuse_same(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> None:

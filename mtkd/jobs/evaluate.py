@@ -95,7 +95,7 @@ def evaluate(
     labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
     model, checkpoint = _opened(model, spec, target, labels)
     model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
-    tasks = resolve(spec, model_tasks) if spec else model_tasks
+    tasks = resolve(spec, model_tasks, data) if spec else model_tasks
     other, other_checkpoint = None, None
     if against is not None:
         other, other_checkpoint = _other_model(against, tasks, target, labels_of_other)

@@ -61,7 +61,7 @@ def finetune(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     settings = resolve_precision(settings, request.device, warn)
-    tasks = trainable_tasks(request.tasks)
+    tasks = trainable_tasks(request.tasks, request.data)
     if len(tasks) != 1:
         raise UserError(f"cannot fine-tune on {len(tasks)} tasks", expected="one task")
     check_metric(settings.train.metric, tasks)

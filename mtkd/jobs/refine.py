@@ -64,7 +64,7 @@ def refine(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     settings = resolve_precision(settings, request.device, warn)
-    tasks = trainable_tasks(request.tasks)
+    tasks = trainable_tasks(request.tasks, request.data)
     check_metric(settings.train.metric, tasks)
     refuse_unlabelled_settings(settings.train, "mtkd refine")
     check_class_weights(settings.train, tasks, labels_objective())

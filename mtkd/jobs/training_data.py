@@ -190,13 +190,13 @@ class EncodedRows:
         return self._encoded[key]
 
 
-def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
-    """Resolve tasks, all of which must have a training split.
+def trainable_tasks(spec: str | Sequence[Task], data: Any = None) -> list[Task]:
+    """Resolve tasks, all of which must have a training split; `data`: see `resolve`.
 
     Raises:
         UserError: a task is unknown or has no training split (ax).
     """
-    tasks = resolve(spec) if isinstance(spec, str) else list(spec)
+    tasks = resolve(spec, data=data) if isinstance(spec, str) else list(spec)
     for task in tasks:
         if task.train is None:
             raise UserError(

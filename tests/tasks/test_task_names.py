@@ -137,3 +137,8 @@ def test_files_of_the_task_that_was_meant(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             resolve(word)
         assert error.value.hint == f"a task of your own is named by its file: {job / 'tickets.toml'}"
+    for data in (job, str(job)):
+        for known in ([], [TASKS["rte"]]):
+            with pytest.raises(UserError) as error:
+                resolve("tickets", known, data)
+            assert error.value.hint == f"a task of your own is named by its file: {job / 'tickets.toml'}"

@@ -81,7 +81,7 @@ def distill(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     settings = resolve_precision(settings, request.device, warn)
-    tasks = trainable_tasks(request.tasks)
+    tasks = trainable_tasks(request.tasks, request.data)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
     require_initialised((terms or {}).values())
     if isinstance(student, MultiTaskModel):

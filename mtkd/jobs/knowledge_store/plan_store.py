@@ -143,7 +143,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     Raises:
         UserError: invalid recipe, data, teacher or corpus; or the budget is too small.
     """
-    tasks = trainable_tasks(request.tasks)
+    tasks = trainable_tasks(request.tasks, request.data)
     settings = load_settings(request.recipe, "distill", request.sets, request.tasks)
     validated = validate_run(settings, request.teacher, tasks)
     need, teacher_ref = validated.teacher_need, validated.teacher

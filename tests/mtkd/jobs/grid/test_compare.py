@@ -351,6 +351,27 @@ def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
         load_grid("mlkd-table-77", {}, {})
 
 
+def test_task_files_are_found_beside_a_grid_unless_they_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "job", tmp_path / "here"
+    for file in (folder / "a.toml", folder / "b.toml", here / "b.toml"):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    grid = folder / "grid.toml"
+    grid.write_text(
+        "title = ''\nrecipe = 'mkd-lstm'\ntasks = ['a.toml,rte', 'b.toml', 'c.toml']\n"
+        "refine.tasks = 'a.toml'\n[cells.x]\ntasks = ['a.toml']\n"
+        "then = { recipe = 'finetune', tasks = 'b.toml,a.toml' }\n[cells.y]\nthen = 'finetune'\n"
+    )
+    monkeypatch.chdir(here)
+    loaded = load_grid("../job/grid.toml", {}, {})
+    assert loaded.tasks == ["../job/a.toml,rte", "b.toml", "c.toml"]
+    x, y = loaded.cells.values()
+    assert x.tasks == ["../job/a.toml"] and x.then and x.then.tasks == "b.toml,../job/a.toml"
+    assert y.then and y.then.tasks is None and loaded.refine and loaded.refine.tasks == "../job/a.toml"
+
+
 def test_settings_given_with_a_grid_override_those_of_single_cells(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     cells = (
