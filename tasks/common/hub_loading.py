@@ -119,6 +119,9 @@ def similar_model(name: str) -> str | None:
     own_name = Path(name).name
     names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own_name] if folder.is_dir() else []
     near = difflib.get_close_matches(own_name, names, n=1, cutoff=0.7)
+    if not near and folder != Path():  # short names of runs, such as s1 and s2, have little in common
+        models = [name for name in names if _has_model_file(folder / name)]
+        near = difflib.get_close_matches(own_name, models, n=1, cutoff=0.5)
     return str(folder / near[0]) if near else None
 
 

@@ -67,6 +67,16 @@ def test_a_path_beside_a_directory_is_no_name_on_the_hub(
     (tmp_path / "runs" / "student").mkdir(parents=True)
     refused(mtkd(*PREDICT, "runs/studnet"), "no directory 'runs/studnet' (did you mean 'runs/student'?)")
     assert "hub" not in mtkd(*PREDICT, "runs/studnet").err
+    (tmp_path / "runs" / "s1").mkdir()
+    (tmp_path / "runs" / "s1" / "run.json").touch()
+    refused(mtkd(*PREDICT, "runs/s2"), "no directory 'runs/s2' (did you mean 'runs/s1'?)")
+
+
+def test_a_model_of_several_tasks_asks_for_one(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"sentence": "a fine film"}\n')
+    files = ("--in", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl")
+    expected = "expected: one task; the model knows sst2, rte, stsb\n  hint: pass one of them as --task NAME"
+    refused(mtkd("predict", "--model", tiny_teacher, *files), "no task was given", expected)
 
 
 @pytest.mark.parametrize("words", [(), ("data",), ("bench",), ("augment",), ("augment", "questions")])
