@@ -84,6 +84,13 @@ def suggest(json_file: str | None, **options: Any) -> None:
         for line in [suggested.first, *(f"{student.command}    # {student.name}" for student in chosen)]:
             if line:
                 echo(f"\n    {line}" if line == suggested.first else f"    {line}")
+        words = ("data", "tasks")
+        unknown = [word for word in words if f" --{word} {word.upper()} " in suggested.students[0].command]
+        if unknown:
+            echo(
+                f"Replace {' and '.join(map(str.upper, unknown))}, or pass "
+                f"{' and '.join(f'--{word}' for word in unknown)} to `mtkd suggest`."
+            )
 
     show(suggested.to_json(), json_file, draw)
     if suggested.nearest:

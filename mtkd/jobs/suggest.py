@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +138,7 @@ def suggest(
         speeds = [teacher_seconds / student_seconds for teacher_seconds, student_seconds in rounds]
         speed = statistics.median(speeds)
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        options = [*row_options, *sets, "--out", f"runs/student-{len(students) + 1}"]
+        options = [*row_options, *sets, "--out", f"runs/{re.sub(r'[^a-z0-9]+', '-', name.lower())}"]
         students.append(
             SuggestedStudent(
                 name,

@@ -64,6 +64,7 @@ def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) ->
     names = [student.name for student in found.students]
     pruned = [name for name in names if name.endswith(" tokens")]
     assert names[:3] == ["2 of 3 layers", "1 of 3 layers", "static"] and len(names) == 12 and len(pruned) == 4
+    assert len({student.command.rpartition(" --out ")[2] for student in found.students}) == len(names)
     assert names[-2:] == ["4 layers of 52", "2 layers of 32"] and found.first is None
     tasks, source = [TASKS["sst2"], TASKS["rte"]], open_data("pocket")
     texts = [text for task in tasks for text in load_rows(source, task, "train").texts]
@@ -106,11 +107,14 @@ def test_the_command_names_the_nearest_student(
     answered = mtkd("suggest", "--teacher", teacher, "--target-speedup", 9, *sizes)
     assert answered.code == 0 and "BiLSTM, 64 units comes nearest" in answered.err
     assert "--data DATA --tasks sst2,rte" in answered.out and "static" in answered.out
+    assert "--out runs/bilstm-64-units    # BiLSTM, 64 units\n" in answered.out
+    assert "\nReplace DATA, or pass --data to `mtkd suggest`.\n" in answered.out
     file = tmp_path / "found.json"
     encoder = teacher.parent / "encoder"
     answered = mtkd("suggest", "--teacher", encoder, "--max-mb", 5, *sizes, "--json", file)
     assert answered.code == 0 and "2 layers of 32" in answered.out and not answered.err.count("nearest")
     assert f"mtkd refine --encoder {encoder} --data DATA --tasks TASKS --out runs/teacher" in answered.out
+    assert "\nReplace DATA and TASKS, or pass --data and --tasks to `mtkd suggest`.\n" in answered.out
     record = json.loads(file.read_text())
     assert [one["name"] for one in record["students"] if one["within_targets"]] == ["2 layers of 32"]
 
