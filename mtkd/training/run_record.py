@@ -121,5 +121,5 @@ def kept_weights(record: dict[str, Any]) -> list[str]:
 
 def start_scores(record: dict[str, Any]) -> dict[str, float]:
     """The scores of a finished run before training, "task/split" -> score; empty if there are none."""
-    history = record["training"].get("history", [])
+    history = record.get("training", {}).get("history", [])
     return next((values["scores"] for values in history if values["epoch"] == 0), {})

@@ -194,7 +194,8 @@ def _refuse_long(value: Any) -> None:
 def explained(error: ValidationError, where: str, hint: str | None = None) -> UserError:
     """The error for the first value that is not as its type says."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"]))
+    # The location also names the type that was tried last, if a value may have several.
+    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith("constrained-"))
     if first["type"] == "json_invalid":
         reason = first["msg"].removeprefix("Invalid JSON: ")
         return UserError(f"{where} is not valid JSON: {reason}", hint=hint)

@@ -654,7 +654,7 @@ def test_invalid_generation_usage_is_one_error(data, trained, tmp_path):
 def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
     from augment.questions.generation.answer_candidates import load_spacy
 
-    with pytest.raises(UserError, match="spacy=en_core_none") as error:
+    with pytest.raises(UserError, match="spacy='en_core_none'") as error:
         load_spacy("en_core_none")
     assert "install" in str(error.value) or "download" in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)

@@ -338,7 +338,9 @@ def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
     labelled = {"sst2": {"validation": frame.assign(label=[1, 0])}}
     with pytest.raises(mtkd.UserError, match="row 1: column 'sentence': null instead of text") as refused:
         teacher.evaluate(labelled, "sst2")
-    assert str(refused.value.hint).startswith("drop the rows without a text, or fill it in; mtkd.check_data(")
+    assert str(refused.value.hint).startswith(
+        "drop the rows without a text, or fill it in; `mtkd.check_data("
+    )
 
 
 class PolarsFrame:

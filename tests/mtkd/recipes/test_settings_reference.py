@@ -98,7 +98,7 @@ def test_the_page_is_up_to_date(mtkd: Callable) -> None:
 def test_the_table_of_a_recipe(mtkd: Callable) -> None:
     answered = mtkd("recipes", "show", "tinybert-6", "--all")
     lines = answered.out.splitlines()
-    place = lines.index("train.lr = 5e-05  (number > 0)")
+    place = lines.index("train.lr = 5e-05  (number > 0 | auto)")
     assert "learning rate" in lines[place + 1]
     values = json.loads(mtkd("recipes", "show", "tinybert-6", "--all", "--json").out)
     assert values["train"] == load_settings("tinybert-6", "distill", {}).train.model_dump()
