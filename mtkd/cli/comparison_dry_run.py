@@ -10,6 +10,7 @@ from typing import Any
 
 from mtkd.cli.flags import as_options
 from mtkd.cli.options import echo, say
+from mtkd.jobs.grid.grid_checks import check_given_paths
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.placeholders import fill_placeholders
 from tasks.common.errors import UserError, counted
@@ -81,6 +82,7 @@ def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[Pla
     from mtkd.api.grid_runs import plan_grid
 
     grid, inputs = plan_grid(name, **{**options, "out": out})
+    check_given_paths(grid, inputs)
     inputs, hints = fill_placeholders(grid, inputs)
     return plan_runs(grid, inputs), hints
 

@@ -18,6 +18,7 @@ from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
 from tasks.common.remote import local
 from tasks.data.corpus_reader import read_corpus_manifest
+from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 from tasks.task_names import resolve
@@ -99,16 +100,22 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
             `out` is a file.
     """
     _require_inputs(grid, inputs)
+    check_given_paths(grid, inputs)
+    for task_spec, teacher in _taught(grid, inputs):
+        _find_teacher(teacher, resolve(task_spec), inputs)
+
+
+def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
+    """Check that what is given exists, apart from the teacher; see `check_paths`."""
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", hint="name a directory with `out`")
+    open_data(inputs.data or None)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
     for argument, value in (("teacher", inputs.teacher), ("store", inputs.store), ("corpus", inputs.corpus)):
         for path in _of_each(argument, value, grid.specs):
             if argument == "store":
                 read_store_manifest(Path(local(path)))
-    for task_spec, teacher in _taught(grid, inputs):
-        _find_teacher(teacher, resolve(task_spec), inputs)
     for name, cell in grid.cells.items():
         for path in _of_each("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))

@@ -415,8 +415,16 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert left.value.code == 143 and time.monotonic() - start < 300
 
 
+@pytest.fixture
+def paths_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run takes any path for one that exists."""
+    monkeypatch.setattr("mtkd.cli.comparison_dry_run.check_given_paths", lambda *_: None)
+
+
 @pytest.mark.parametrize("name", grid_names())
-def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
+def test_the_grids_that_ship_print_their_commands(
+    name: str, mtkd: Callable, tmp_path: Path, paths_exist: None
+) -> None:
     first = load_grid(name, {}, {}).tasks[0]
     grid = load_grid(name, {"tasks": [first], "seeds": [1], "refine": None}, {})  # a teacher is given
     planned = plan_runs(grid, replace(HERE, out=tmp_path / "out"))
@@ -452,7 +460,7 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_dry_run_needs_no_option(
-    name: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths_exist: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bare = mtkd("compare", name, "--dry-run")
@@ -477,6 +485,25 @@ def test_a_dry_run_needs_no_option(
     assert run.code == 2 and "the option --out is missing" in run.err
 
 
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["--data", "none"], "the data directory 'none' does not exist"),
+        (["--text", "none"], "no such file or directory: none"),
+        (["--store", "none"], "none is not a knowledge store"),
+        (["--corpus", "none"], "there is no corpus none"),
+        (["--teacher", "./none"], "there is no directory './none'"),
+    ],
+)
+def test_a_dry_run_refuses_paths_that_do_not_exist(
+    given: list[str], complaint: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = mtkd("compare", "mkd-table-1", "--dry-run", *given)
+    assert refused.code == 2 and complaint in refused.err and not refused.out
+    assert mtkd("compare", "mkd-table-1", "--dry-run", "--data", "pocket").code == 0
+
+
 def test_a_dry_run_prints_the_step_that_refines_the_teacher(mtkd: Callable, tmp_path: Path) -> None:
     (tmp_path / "teaching.toml").write_text(MORE, encoding="utf-8")
     done = mtkd("compare", tmp_path / "teaching.toml", "--dry-run", "--tasks", "rte")
@@ -486,7 +513,7 @@ def test_a_dry_run_prints_the_step_that_refines_the_teacher(mtkd: Callable, tmp_
 
 
 def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
-    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths_exist: None
 ) -> None:
     few = ["mkd-table-2", "mlkd-table-8", "waldorf-ablation"]
     assert {*few} < {*grid_names()}
