@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
-from mtkd.recipes import assign_setting, dotted
+from mtkd.recipes import assign_setting
 from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
@@ -79,7 +79,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     Raises:
         UserError: an unknown key, command, option, step or task, or steps that need each other.
     """
-    for key, value in dotted(settings).items():
+    for key, value in settings.items():
         assign_setting(values, key, value)
     for key in values:
         if key not in _TYPES:
