@@ -26,7 +26,7 @@ def task_of_model(spec: TaskSpec | None, known: Collection[Task]) -> Task:
         raise UserError(
             "no task was given" if spec is None else f"{len(tasks)} tasks were given",
             expected=f"one task; the model knows {shorten(task.name for task in known) or 'none'}",
-            hint="pass one of them as `task=NAME`" if known else None,
+            hint="pass one of them as `task='NAME'`" if known else None,
         )
     require_heads({task.head: task for task in known}, tasks, "the model")
     return tasks[0]
