@@ -107,7 +107,8 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         for stage in _table(values, "stages") if section == "train" else ():
             _table(values, "stages", stage, "train").pop(setting, None)
     for key, value in overrides.items():
-        assign_setting(values, key, value)
+        if value != {} or not _table(values, *key.split(".")):  # an empty table changes nothing
+            assign_setting(values, key, value)
     return validate(COMMANDS[command], values)
 
 
@@ -230,12 +231,11 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def assign_setting(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set the value of a dotted key in nested tables; an empty table leaves a table unchanged."""
+    """Set the value of a dotted key in nested tables."""
     *path, last = key.split(".")
     table = values
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise UserError(f"the setting {key} does not exist: {part!r} is a value, not a table of settings")
-    if value != {} or not isinstance(table.get(last), dict):
-        table[last] = None if value == "none" else value  # TOML has no null
+    table[last] = None if value == "none" else value  # TOML has no null

@@ -347,6 +347,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
     ("changes", "parts"),
     [
         ({"taks": "rte"}, ["unknown key of a pipeline 'taks'", "'tasks'"]),
+        ({"steps": {}}, ["no steps"]),
         ({"steps.more": {"epochs": 1}}, ["step 'more'", "no command"]),
         ({"steps.more": {"command": "refne"}}, ["step 'more'", "'refne'", "'refine'"]),
         ({"steps.more": {"command": "augment"}}, ["'augment' is not one command", "augment mask"]),
@@ -391,11 +392,6 @@ def test_mistakes_are_found_before_the_first_step(
     for part in parts:
         assert part in as_options(str(caught.value))
     assert not commands and not (file.parent / "out").exists()
-
-
-def test_a_pipeline_without_steps() -> None:
-    with pytest.raises(mtkd.UserError, match="the pipeline has no steps"):
-        load_steps({"steps": {}}, {}, "x")
 
 
 def test_a_long_chain_of_steps_is_put_in_order() -> None:
