@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.data.class_names import class_names
 from tasks.guess_labels import (
+    MINUS_ONE,
     MOST_LABELS,
     SCORES,
     Location,
     as_numbers,
     check_label_kind,
+    is_minus_one,
     is_nested,
     is_text,
     label_kind,
@@ -116,10 +118,12 @@ def guess_task(
         values = set(itertools.chain.from_iterable(row_labels(table[label], kind)))
         names = class_names(table.schema).get(label) or ordered_labels(values)
         if len(names) < 2:
+            numbers = kind == "classify" and any(map(is_minus_one, label_texts(table[label]).to_pylist()))
             raise UserError(
                 f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
                 expected="two labels or more",
-                hint="name another column with `label='COLUMN'`",
+                hint="name another column with `label='COLUMN'`"
+                + (f"; for the label -1: {MINUS_ONE}" if numbers else ""),
             )
         return replace(guess, labels=tuple(names))
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))

@@ -18,6 +18,7 @@ SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
 FEW_WRONG = 0.05  # so many labels may be mistakes: words among scores, or numbers among words
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+MINUS_ONE = "it means no label; if it is a class, call it something else in the file"
 Location = Callable[[int], str]  # the number of a row -> where it is, for messages
 
 
@@ -47,6 +48,11 @@ def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
 
 def _is_no_score(text: str | None) -> bool:
     return text is None or text.strip() in ("", "nan")
+
+
+def is_minus_one(text: str | None) -> bool:
+    """True for the number -1, which stands for a missing label in many data sets of classes."""
+    return text in ("-1", "-1.0")
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -239,6 +239,7 @@ def _export_transformers(
         staged_directory(out, TRANSFORMERS.marker) as directory,
     ):
         transformers_model.save_pretrained(directory)
+        model.tokeniser.hf.model_max_length = model.info.max_length  # where transformers cuts texts
         model.tokeniser.save(directory)
         kind = type(transformers_model).__name__
         use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'

@@ -78,7 +78,7 @@ def _empty(body: Any, task: Task) -> Any:
     if task.type.predicts_spans:
         return transformers.AutoModelForQuestionAnswering.from_config(hf)
     hf.num_labels = task.type.n_outputs(task)
-    if task.labels:
+    if len(task.labels) == hf.num_labels:  # not the right and the wrong candidates, which have one score
         hf.id2label = dict(enumerate(task.labels))
         hf.label2id = {label: number for number, label in hf.id2label.items()}
     hf.problem_type = _PROBLEMS.get(task.kind)

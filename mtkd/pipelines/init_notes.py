@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
 from tasks.checks.data_quality import CUT_SHARE, FEWEST_ROWS, cut_message, labels_alike
 from tasks.common.errors import counted, shorten
 from tasks.guess import Guess
-from tasks.guess_labels import FEW_WRONG, as_numbers
+from tasks.guess_labels import FEW_WRONG, MINUS_ONE, as_numbers, is_minus_one
 from tasks.task import Task
 from tasks.task_types.labels import label_texts
 
@@ -45,10 +46,20 @@ def number_notes(guess: Guess, train: Part) -> list[str]:
     return [f"the label {n!r} ({place}) is a number, unlike most: a mistake?" for n, place in places.items()]
 
 
-def unlabelled_note(task: Task, rows: int) -> str:
-    """What becomes of training rows without a label."""
+def unlabelled_note(task: Task, labels: pa.ChunkedArray, rows: int) -> str:
+    """What becomes of training rows without a label.
+
+    Args:
+        labels: the label column of all training rows.
+        rows: how many of them have no label.
+    """
     note = f"{counted(rows, 'training row')} without a label: text for the student"
-    return note + ("; write [] for a row to which no label applies" if task.kind == "multilabel" else "")
+    if task.kind == "multilabel":
+        return note + "; write [] for a row to which no label applies"
+    if task.kind != "classify" or not (count := sum(map(is_minus_one, label_texts(labels).to_pylist()))):
+        return note
+    are = "is" if count == 1 else "are"
+    return f"{note}; {count:,} of them {are} labelled -1: {MINUS_ONE}"
 
 
 def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:

@@ -132,7 +132,7 @@ def init_pipeline(
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():
-        notes.append(unlabelled_note(task, rows))
+        notes.append(unlabelled_note(task, train[guess.label], rows))
         texts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
     if "validation" not in splits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -119,10 +120,13 @@ def _as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     if pa.types.is_floating(array.type):
-        numbers = array.to_pylist()
-        texts = [None if v is None else str(int(v)) if v.is_integer() else repr(v) for v in numbers]
+        texts = [None if value is None else _number_text(value) for value in array.to_pylist()]
         return pa.array(texts, type=pa.string())
     return array.cast(pa.string())
+
+
+def _number_text(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def class_texts(task: Task, table: RawTable) -> pa.Array:
@@ -146,14 +150,25 @@ def bool_labels(task: Task) -> dict[bool, str] | None:
 def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     """(n,) float64 class ids; NaN for texts that are neither a label name nor an id.
 
-    Names take precedence over ids: if any label name is a number, ids are not accepted.
+    Names take precedence over ids: if any label name is a number, ids are not accepted, and a label called
+    1.0 may also be written 1, as `label_texts` writes a column of floating-point numbers.
     """
     names = list(task.labels)
-    if not any(name.lstrip("-").isdigit() for name in names):
+    if any(map(_is_number, names)):
+        names += [_number_text(float(name)) if _is_number(name) else name for name in names]
+    else:
         ids = range(len(task.labels))
         names += [str(number) for number in ids] + [f"{number}.0" for number in ids]
     indices = pc.index_in(texts, value_set=pa.array(names, type=pa.string()))
     return indices.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
+
+
+def _is_number(name: str) -> bool:
+    """True for the name of a label that is a finite number."""
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def alike(labels: Sequence[str]) -> list[tuple[str, str]]:

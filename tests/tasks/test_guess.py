@@ -134,6 +134,11 @@ MANY = pa.table(
         (MANY, {}, ["'label' of rows has 10,000 different values", "at most 1,000", "`label='COLUMN'`"]),
         (MANY.rename_columns(["text", "code"]), {}, ["no column of rows looks like labels", "text, code"]),
         (table(text=TEXTS, label=["a"]), {}, ["'label' of rows has one value, 'a'"]),
+        (
+            table(text=TEXTS, label=[1, -1]),
+            {},
+            ["has one value, '1'", "-1: it means no label; if it is a class"],
+        ),
         (table(text=TEXTS, label=[0, 1]), {"label": "lable"}, ["'lable' (did you mean 'label'?)"]),
         (table(text=TEXTS, label=[0, 1]), {"columns": ["txt"]}, ["'txt' (did you mean 'text'?)"]),
         (

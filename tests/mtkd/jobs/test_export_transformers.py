@@ -15,6 +15,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from tasks.common.errors import UserError
 
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("x", "x")]
+LONG = (" ".join(f"word {n}" for n in range(200)), "A man sleeps.")
 
 
 def roberta() -> TransformerEncoder:
@@ -30,9 +31,10 @@ def test_a_classifier_answers_in_a_pipeline(family: str, tiny_encoder: Path, tmp
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", tasks="rte")
     assert found.difference < 1e-4 and found.tasks == ["rte"]
     ask = pipeline("text-classification", model=str(tmp_path / "x"), top_k=None)
-    expected = model.predict("rte", PAIRS)
-    for (first, second), wanted in zip(PAIRS, expected, strict=True):
-        made = {answer["label"]: answer["score"] for answer in ask({"text": first, "text_pair": second})}
+    pairs = [*PAIRS, LONG]
+    for (first, second), wanted in zip(pairs, model.predict("rte", pairs), strict=True):
+        answers = ask({"text": first, "text_pair": second}, truncation=True)
+        made = {answer["label"]: answer["score"] for answer in answers}
         assert made == pytest.approx(wanted["probabilities"], abs=1e-4)
     mtkd.export(model, out=tmp_path / "y", format="transformers", tasks="stsb")
     score = pipeline("text-classification", model=str(tmp_path / "y"), function_to_apply="none")
@@ -47,6 +49,13 @@ def test_the_export_is_a_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", data="pocket", limit=30)
     assert found.scores["rte"].difference == 0
     assert mtkd.evaluate(tmp_path / "x", data="pocket", tasks="rte", limit=30)
+
+
+def test_a_ranker_has_one_score(tiny_encoder: Path, tmp_path: Path) -> None:
+    encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler")
+    model = mtkd.Model(model_of(encoder, tiny_encoder, "qnli_rank", head_hidden_size=0))
+    assert mtkd.export(model, out=tmp_path / "x", format="transformers").difference < 1e-4
+    assert mtkd.evaluate(tmp_path / "x", data="pocket", tasks="qnli_rank", limit=30)
 
 
 def test_a_reader_finds_the_same_spans(span_teacher: Path, tmp_path: Path) -> None:

@@ -330,6 +330,14 @@ def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
     assert made.notes == ("the label 'godo' is in validation rows, but in no training row: a typo?",)
 
 
+@pytest.mark.parametrize("written", [int, float])
+def test_minus_one_is_no_label_and_a_note_says_so(written: type, tmp_path: Path) -> None:
+    rows = [{"text": f"row number {n}", "label": written(n % 3 - 1)} for n in range(60)]
+    result = mtkd.init_pipeline(write(tmp_path / "own.csv", rows), out=tmp_path / "job")
+    assert result.rows["unlabelled"] == 20
+    assert any("20 of them are labelled -1: it means no label" in note for note in result.notes)
+
+
 def test_blank_labels_are_missing_and_labels_that_look_alike_are_named(tmp_path: Path) -> None:
     labels = ["yes", "YES", "yes ", "no", " "]
     rows = [{"text": f"row number {n}", "label": labels[n % 5]} for n in range(40)]

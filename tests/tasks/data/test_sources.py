@@ -504,6 +504,17 @@ def test_labels_by_name_or_id(tmp_path: Path) -> None:
     assert load_rows(open_data(str(tmp_path)), numbered, "train").labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "labels", [("2.0", "1.0", "0.0"), ("1.0", "1.5", "2.0"), ("1.0", "2.0", "3.0", "4.0")]
+)
+def test_labels_that_are_numbers_are_not_ids(labels: tuple[str, ...], tmp_path: Path) -> None:
+    task = Task(name="own", kind="classify", columns=("one",), labels=labels)
+    (tmp_path / "own").mkdir()
+    table = pa.table({"one": ["a", "b", "c"], "label": [float(label) for label in labels[:3]]})
+    pq.write_table(table, tmp_path / "own" / "train.parquet")
+    assert load_rows(open_data(str(tmp_path)), task, "train").labels.tolist() == [0, 1, 2]
+
+
 def test_text_column_of_numbers(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     pq.write_table(pa.table({"one": [1], "two": ["d"], "label": [0]}), tmp_path / "own" / "train.parquet")
