@@ -104,7 +104,7 @@ def total_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> int:
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
-def check_output(
+def check_corpus_output(
     job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, *, overwrite: bool = False
 ) -> None:
     """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""

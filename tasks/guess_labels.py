@@ -30,7 +30,9 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
     for field in table.schema:
         binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
         with contextlib.suppress(UserError):
-            if not (binary or is_nested(field.type) or is_text(field.type) or field.name in named):
+            if not (
+                binary or is_nested_column(field.type) or is_text_column(field.type) or field.name in named
+            ):
                 label_texts(table[field.name])
             names += [] if binary else [field.name]
     return table.select(names)
@@ -38,7 +40,7 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
 
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
     """True for the rows of a label column that have no label."""
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
         return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
@@ -49,12 +51,12 @@ def _is_no_score(text: str | None) -> bool:
     return text is None or text.strip() in ("", "nan")
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text_column(kind: pa.DataType) -> bool:
     """True for a column of text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_nested(kind: pa.DataType) -> bool:
+def is_nested_column(kind: pa.DataType) -> bool:
     """True for a column of lists, structs or maps."""
     return bool(pa.types.is_nested(kind))
 
@@ -66,8 +68,8 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
         UserError: it cannot.
     """
     lists = pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested(column)}
-    if not fits.get(kind, not is_nested(column)):
+    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested_column(column)}
+    if not fits.get(kind, not is_nested_column(column)):
         expected = {
             "span": "a table per row with two lists, text and answer_start",
             "multilabel": "a list of labels per row, or labels separated by |",
@@ -95,7 +97,7 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
                 f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
             )
         return "span"
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return "multilabel"
     values = plain_values(column)
     distinct = list(dict.fromkeys(values))
@@ -174,7 +176,7 @@ def _split(value: str) -> list[str]:
 
 def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
     """The labels of each row, as a task of this type reads them; none for a row without a label."""
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
     texts = label_texts(column)
     values = zip(texts.to_pylist(), missing(texts), strict=True)

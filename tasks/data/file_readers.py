@@ -22,7 +22,7 @@ from tasks.data.raw_table import (
     RawTable,
     UnreadableLine,
     check_header,
-    is_text,
+    is_utf8_text,
     make_table,
     without_views,
 )
@@ -155,7 +155,7 @@ def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -
         return f"the field {extra[0]!r} is one too many: the lines have more than {_MOST_FIELDS:,} fields"
     for name in texts:
         value = record.get(name)
-        if value is not None and not is_text(value):
+        if value is not None and not is_utf8_text(value):
             return f"the field {name!r} is {json.dumps(value)[:40]}, not text"
     return None
 

@@ -35,7 +35,7 @@ def has_soft_labels(task: Task) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftLabels:
+class ParsedSoftLabels:
     """The soft labels of a split.
 
     Attributes:
@@ -56,7 +56,7 @@ class SoftLabels:
         return valid
 
 
-def read_soft_labels(task: Task, raw: RawTable) -> SoftLabels:
+def read_soft_labels(task: Task, raw: RawTable) -> ParsedSoftLabels:
     """Read the soft labels of a split.
 
     Probabilities become their logarithm (log-odds for several labels per row). If the task does not say what
@@ -98,7 +98,7 @@ def read_soft_labels(task: Task, raw: RawTable) -> SoftLabels:
     row_problems = [
         RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
     ]
-    return SoftLabels(values, kind, row_problems)
+    return ParsedSoftLabels(values, kind, row_problems)
 
 
 def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.nda
     return beyond_one & sums_to_100 & np.asarray((values >= 0).all(1))
 
 
-def contradicted_labels(task: Task, soft: SoftLabels, labels: np.ndarray) -> str | None:
+def contradicted_labels(task: Task, soft: ParsedSoftLabels, labels: np.ndarray) -> str | None:
     """What is wrong if the soft labels seem to be in another order than the task's labels, else None.
 
     Args:

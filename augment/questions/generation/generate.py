@@ -80,7 +80,7 @@ class _Request:
     answer: str | None
 
 
-def generate_questions(
+def decode_questions(
     tokenizer: Any, decode: Decode, asking: QuestionOptions, uids: list[str], contexts: list[str]
 ) -> list[list[GeneratedQuestion]]:
     """Generate up to `asking.count` distinct, non-blank questions about each context.

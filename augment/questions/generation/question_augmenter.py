@@ -15,7 +15,7 @@ from augment.questions.generation.generate import (
     Decode,
     GeneratedQuestion,
     QuestionOptions,
-    generate_questions,
+    decode_questions,
 )
 from augment.questions.generator import Generator
 from tasks.common.errors import UserError
@@ -88,7 +88,7 @@ class Questions(Augmenter):
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
-            questions = generate_questions(
+            questions = decode_questions(
                 self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts
             )
             yield Copies(_table(part, questions), 0, 0, 0)

@@ -32,7 +32,7 @@ from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt,
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
-from augment.questions.generation.generate import QuestionOptions, generate_questions, readable
+from augment.questions.generation.generate import QuestionOptions, decode_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
@@ -499,9 +499,7 @@ def test_answer_formats_use_one_candidate_per_question():
         return [[list(prompt.ids)] for prompt in prompts]
 
     asking = QuestionOptions(Reading("answer"), Strategy(), count=2)
-    (generated,) = generate_questions(
-        Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."]
-    )
+    (generated,) = decode_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
     assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo for Rome.", answer)
         for answer in ("Anna Berg", "Rome")
@@ -510,7 +508,7 @@ def test_answer_formats_use_one_candidate_per_question():
     text = f"In 1850 Anna Berg left Oslo. {late} End."
     asking = dataclasses.replace(asking, reading=Reading("sentence", max_input=80))
     assert readable(Letters(), [text], asking.reading) == ["In 1850 Anna Berg left Oslo. End."]
-    (generated,) = generate_questions(Letters(), echo, asking, ["u"], [text])
+    (generated,) = decode_questions(Letters(), echo, asking, ["u"], [text])
     assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo.", answer) for answer in ("1850", "Oslo")
     ]
@@ -544,7 +542,7 @@ def test_beams_use_every_answer_before_repeating_one():
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
     asking = QuestionOptions(Reading("answer"), Strategy(beams=3), count=3)
-    (generated,) = generate_questions(
+    (generated,) = decode_questions(
         Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."]
     )
     assert generated == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
@@ -782,7 +780,7 @@ def test_a_question_ends_at_the_end_token_of_its_format():
     asking = QuestionOptions(Reading("short"), Strategy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FORMATS, "short", form)
-        (generated,) = generate_questions(
+        (generated,) = decode_questions(
             letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], asking, ["u"], ["Text."]
         )
     assert generated == [("Why?", None)]
