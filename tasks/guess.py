@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.data.class_names import class_names
 from tasks.guess_labels import (
-    MOST_LABELS,
+    MAX_LABELS,
     SCORES,
     Location,
     as_numbers,
@@ -161,7 +161,7 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
     plain = [name for name in names.values() if not is_nested_column(table[name].type)]
     texts = {name: label_texts(table[name], f"the column {name!r} of {what}") for name in plain}
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
-    most_values = min(MOST_LABELS, table.num_rows // 2)
+    most_values = min(MAX_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
     if most_values < 2:
         raise UserError(

@@ -13,9 +13,9 @@ import pyarrow as pa
 from tasks.common.errors import UserError, counted
 from tasks.task_types.labels import label_texts, missing
 
-MOST_LABELS = 1000
+MAX_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
-_MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+_MAX_CLASS_NUMBERS = 50  # different whole numbers that are taken for classes
 FEW_WRONG = 0.05  # so many labels may be mistakes: words among scores, or numbers among words
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 Location = Callable[[int], str]  # the number of a row -> where it is, for messages
@@ -110,10 +110,10 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
         raise _no_scores(column, label, location)
     elif _holds_lists(distinct):
         return "multilabel"
-    if len(distinct) > MOST_LABELS:
+    if len(distinct) > MAX_LABELS:
         raise UserError(
             f"the label column {label!r} of {what} has {len(distinct):,} different values",
-            expected=f"at most {MOST_LABELS:,} labels",
+            expected=f"at most {MAX_LABELS:,} labels",
             hint="name another column with `label='COLUMN'`, or say what it holds with `kind='classify'` "
             "or `kind='regress'`",
         )
@@ -124,7 +124,7 @@ def _are_scores(numbers: Sequence[float], label: str, rows: int) -> bool:
     """True if the different numbers of a label column are taken for scores, not for classes."""
     named = label.lower() in SCORES and len(numbers) > 2
     fractions = not all(number.is_integer() for number in numbers)
-    return fractions or named or _MOST_NUMBERS < len(numbers) < rows / 2
+    return fractions or named or _MAX_CLASS_NUMBERS < len(numbers) < rows / 2
 
 
 def _are_nearly_scores(

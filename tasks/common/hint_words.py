@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-MOST = 10**9  # a higher limit is not worth naming
+HIGH_LIMIT = 10**9  # a higher limit is not worth naming
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Range:
     def words(self) -> str:
         """The range as the end of "a number ..."."""
         if self.above:
-            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < MOST else "")
-        return f"from {self.low:,} to {self.high:,}" if self.high < MOST else f"of {self.low:,} or more"
+            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < HIGH_LIMIT else "")
+        return f"from {self.low:,} to {self.high:,}" if self.high < HIGH_LIMIT else f"of {self.low:,} or more"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tasks.data.raw_table import python_values
 from tasks.data.rows import Rows, concat
 
 CHUNK = 1024  # rows of a file whose selected paragraphs are counted together
-_MOST_CHUNKS = 64  # per task of a worker
+_MAX_CHUNKS = 64  # per task of a worker
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def select_in_files(
         UserError: a file has changed since it was planned, or cannot be read.
     """
     total_chunks = sum(file.n_chunks for file in files)
-    step = min(max(1, total_chunks // (2 * pool.size)), _MOST_CHUNKS)
+    step = min(max(1, total_chunks // (2 * pool.size)), _MAX_CHUNKS)
     parts = [
         file.slice(start, min(start + step, file.n_chunks))
         for file in files

@@ -38,7 +38,7 @@ from tasks.data.rows import Rows
 if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
-_MOST_OUTPUT = 1024  # tokens of a question
+_MAX_OUTPUT = 1024  # tokens of a question
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -157,10 +157,10 @@ def _prepare_t5(
 ) -> tuple[Augmenter, SourceRows, Counts]:
     """The augmenter with a T5, the selected paragraphs, and their counts."""
     _refuse(config, _OF_ENDPOINTS, "a T5")
-    if (config.max_output or 0) > _MOST_OUTPUT:
+    if (config.max_output or 0) > _MAX_OUTPUT:
         raise UserError(
             f"`max_output={config.max_output}` is more than a question has",
-            expected=f"up to {_MOST_OUTPUT:,} tokens",
+            expected=f"up to {_MAX_OUTPUT:,} tokens",
         )
     from augment.questions.generation.prepare_t5 import PreparedT5
 

@@ -94,7 +94,7 @@ class Questions(Augmenter):
             yield Copies(_table(part, questions), 0, 0, 0)
 
 
-_MOST = 100  # questions per paragraph, and beams
+_MAX_QUESTIONS = 100  # questions per paragraph, and beams
 
 
 def check_question_options(options: QuestionOptions, backend: str, precision: str) -> None:
@@ -104,10 +104,10 @@ def check_question_options(options: QuestionOptions, backend: str, precision: st
         UserError: the settings contradict each other, or spaCy, its pipeline or the backend is missing.
     """
     strategy, form = options.strategy, options.reading.format
-    if not (1 <= strategy.beams <= _MOST and 1 <= options.count <= _MOST):
+    if not (1 <= strategy.beams <= _MAX_QUESTIONS and 1 <= options.count <= _MAX_QUESTIONS):
         raise UserError(
             f"`beams={strategy.beams}`, `per_paragraph={options.count}`: out of range",
-            expected=f"1 to {_MOST} of each",
+            expected=f"1 to {_MAX_QUESTIONS} of each",
         )
     if strategy.sample and strategy.beams > 1:
         raise UserError("`sample=True` cannot be combined with `beams`", expected="only one of the two")
