@@ -32,7 +32,7 @@ from tasks.common.shards import ShardEntry
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.data.file_rows import RowsInFiles
 from tasks.data.rows import Rows
-from tasks.task import MOST_COPIES, Task
+from tasks.task import MAX_COPIES, Task
 
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
@@ -90,10 +90,10 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
         name, separator, number = (part.strip() for part in item.rpartition("="))
         if separator and name not in copies:
             raise unknown("task", name, copies, hint="name in `copies` a task of `tasks`")
-        if not (re.fullmatch("[0-9]{1,9}", number) and 1 <= int(number) <= MOST_COPIES):
+        if not (re.fullmatch("[0-9]{1,9}", number) and 1 <= int(number) <= MAX_COPIES):
             raise UserError(
                 f"`copies={item.strip()[:40]!r}`",
-                expected=f"task=number, such as rte=40, or one number from 1 to {MOST_COPIES:,}",
+                expected=f"task=number, such as rte=40, or one number from 1 to {MAX_COPIES:,}",
             )
         copies.update({name: int(number)} if separator else dict.fromkeys(copies, int(number)))
     return copies
@@ -104,7 +104,7 @@ def total_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> int:
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
-def check_output(
+def check_corpus_output(
     job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, *, overwrite: bool = False
 ) -> None:
     """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
@@ -189,9 +189,9 @@ def _check_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> None:
     for task, part in rows.items():
         if len(part) == 0:
             raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
-        if not 1 <= job.copies[task] <= MOST_COPIES:
+        if not 1 <= job.copies[task] <= MAX_COPIES:
             raise UserError(
-                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MOST_COPIES:,}"
+                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MAX_COPIES:,}"
             )
     if not rows:
         raise UserError("there is no task to copy", expected="1 or more")

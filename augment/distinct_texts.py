@@ -14,7 +14,7 @@ from tasks.common.mapped import MappedArray, mapped, release_pages, writable
 from tasks.data.rows import STEP
 
 _PER_BUCKET = 1 << 20  # hashes that are sorted in memory
-_MOST_BUCKETS = 256  # each has two open files
+_MAX_BUCKETS = 256  # each has two open files
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def find_distinct(hashes: Iterable[np.ndarray], count: int) -> DistinctTexts:
 
 def _buckets(hashes: Iterable[np.ndarray], count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The positions and hashes of the texts, those with equal hashes in the same bucket."""
-    n_buckets = min(_MOST_BUCKETS, 1 + count // _PER_BUCKET)
+    n_buckets = min(_MAX_BUCKETS, 1 + count // _PER_BUCKET)
     buckets = [(MappedArray(np.int64), MappedArray(np.int64, (2,))) for _ in range(n_buckets)]
     end = 0
     for some in hashes:

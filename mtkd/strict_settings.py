@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from tasks.common.records import MOST as LARGEST_SEED
+from tasks.common.records import MAX_EXACT_INTEGER as LARGEST_SEED
 from tasks.common.records import explained
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.common.files import atomic_path
-from tasks.scoring.squad import normalise
+from tasks.scoring.squad import normalise_answer
 
 
 def main() -> None:
@@ -43,8 +43,8 @@ def main() -> None:
         if len(chosen) == args.answerable + args.unanswerable:
             break
         row = rows[number]
-        answer = normalise(row["answers"]["text"][0])
-        others = sorted(c for c in paragraphs[row["title"]] if answer and answer not in normalise(c))
+        answer = normalise_answer(row["answers"]["text"][0])
+        others = sorted(c for c in paragraphs[row["title"]] if answer and answer not in normalise_answer(c))
         if others:
             context = others[int(random.integers(len(others)))]
             empty: dict[str, list[Any]] = {"text": [], "answer_start": []}

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.data.class_names import class_names
 from tasks.guess_labels import (
+    MAX_LABELS,
     MINUS_ONE,
-    MOST_LABELS,
     SCORES,
     Location,
     as_numbers,
     check_label_kind,
     is_minus_one,
-    is_nested,
-    is_text,
+    is_nested_column,
+    is_text_column,
     label_kind,
     ordered_labels,
     plain_values,
@@ -162,10 +162,10 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
     for name in (*_LABELS, *SCORES):
         if name in names:
             return [names[name]]
-    plain = [name for name in names.values() if not is_nested(table[name].type)]
+    plain = [name for name in names.values() if not is_nested_column(table[name].type)]
     texts = {name: label_texts(table[name], f"the column {name!r} of {what}") for name in plain}
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
-    most_values = min(MOST_LABELS, table.num_rows // 2)
+    most_values = min(MAX_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
     if most_values < 2:
         raise UserError(
@@ -189,7 +189,7 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
 
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
     """Raise UserError if the name of the label column looks like a label."""
-    values = [] if is_nested(column.type) else plain_values(column)
+    values = [] if is_nested_column(column.type) else plain_values(column)
     if label in values or (as_numbers([label]) is not None and as_numbers(values) is not None):
         raise UserError(
             f"the first line of {what} looks like a row, not like column names: {label!r} is a label",
@@ -200,7 +200,7 @@ def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None
 
 def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: str, what: str) -> Guess:
     """A guess of the text columns alone."""
-    names = [name for name in table.column_names if name != label and is_text(table[name].type)]
+    names = [name for name in table.column_names if name != label and is_text_column(table[name].type)]
     if columns:
         return Guess(kind, tuple(columns), label)
     lower = {name.lower(): name for name in names}

@@ -13,9 +13,9 @@ import pyarrow as pa
 from tasks.common.errors import UserError, counted
 from tasks.task_types.labels import label_texts, missing
 
-MOST_LABELS = 1000
+MAX_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
-_MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+_MAX_CLASS_NUMBERS = 50  # different whole numbers that are taken for classes
 FEW_WRONG = 0.05  # so many labels may be mistakes: words among scores, or numbers among words
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 MINUS_ONE = "it means no label; if it is a class, call it something else in the file"
@@ -31,7 +31,9 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
     for field in table.schema:
         binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
         with contextlib.suppress(UserError):
-            if not (binary or is_nested(field.type) or is_text(field.type) or field.name in named):
+            if not (
+                binary or is_nested_column(field.type) or is_text_column(field.type) or field.name in named
+            ):
                 label_texts(table[field.name])
             names += [] if binary else [field.name]
     return table.select(names)
@@ -39,7 +41,7 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
 
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
     """True for the rows of a label column that have no label."""
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
         return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
@@ -55,12 +57,12 @@ def is_minus_one(text: str | None) -> bool:
     return text in ("-1", "-1.0")
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text_column(kind: pa.DataType) -> bool:
     """True for a column of text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_nested(kind: pa.DataType) -> bool:
+def is_nested_column(kind: pa.DataType) -> bool:
     """True for a column of lists, structs or maps."""
     return bool(pa.types.is_nested(kind))
 
@@ -72,8 +74,8 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
         UserError: it cannot.
     """
     lists = pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested(column)}
-    if not fits.get(kind, not is_nested(column)):
+    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested_column(column)}
+    if not fits.get(kind, not is_nested_column(column)):
         expected = {
             "span": "a table per row with two lists, text and answer_start",
             "multilabel": "a list of labels per row, or labels separated by |",
@@ -101,7 +103,7 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
                 f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
             )
         return "span"
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return "multilabel"
     values = plain_values(column)
     distinct = list(dict.fromkeys(values))
@@ -114,10 +116,10 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
         raise _no_scores(column, label, location)
     elif _holds_lists(distinct):
         return "multilabel"
-    if len(distinct) > MOST_LABELS:
+    if len(distinct) > MAX_LABELS:
         raise UserError(
             f"the label column {label!r} of {what} has {len(distinct):,} different values",
-            expected=f"at most {MOST_LABELS:,} labels",
+            expected=f"at most {MAX_LABELS:,} labels",
             hint="name another column with `label='COLUMN'`, or say what it holds with `kind='classify'` "
             "or `kind='regress'`",
         )
@@ -128,7 +130,7 @@ def _are_scores(numbers: Sequence[float], label: str, rows: int) -> bool:
     """True if the different numbers of a label column are taken for scores, not for classes."""
     named = label.lower() in SCORES and len(numbers) > 2
     fractions = not all(number.is_integer() for number in numbers)
-    return fractions or named or _MOST_NUMBERS < len(numbers) < rows / 2
+    return fractions or named or _MAX_CLASS_NUMBERS < len(numbers) < rows / 2
 
 
 def _are_nearly_scores(
@@ -180,7 +182,7 @@ def _split(value: str) -> list[str]:
 
 def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
     """The labels of each row, as a task of this type reads them; none for a row without a label."""
-    if is_nested(column.type):
+    if is_nested_column(column.type):
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
     texts = label_texts(column)
     values = zip(texts.to_pylist(), missing(texts), strict=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled", "languages")
 
-MOST_COPIES = 100_000  # of a row
+MAX_COPIES = 100_000  # of a row
 UNLABELLED = "unlabelled"  # the split of rows without labels
 
 
@@ -82,7 +82,7 @@ class Task(Record):
     hub: tuple[str, str] | None = None
     submission: Mapping[str, str] = field(default_factory=dict)
     unanswerable: bool = False
-    copies: Annotated[int, Field(ge=0, le=MOST_COPIES)] = 10
+    copies: Annotated[int, Field(ge=0, le=MAX_COPIES)] = 10
     soft_labels: str | None = None
     soft_labels_kind: str | None = None
     languages: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from tasks.common.errors import UserError, brief, unknown
 from tasks.data.missing_data import similar_name
 from tasks.data.soft_labels import KINDS
 from tasks.glue import TASKS
-from tasks.task import MOST_COPIES, UNLABELLED
+from tasks.task import MAX_COPIES, UNLABELLED
 from tasks.task_types import is_task_type, task_type, task_type_names
 
 _FARTHEST = 1e30  # end of a range
@@ -102,7 +102,7 @@ def _map(value: Any) -> dict[str, str]:
 
 
 def _copies(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST_COPIES:
+    if type(value) is not int or not 0 <= value <= MAX_COPIES:
         raise ValueError
     return value
 
@@ -165,7 +165,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "positive": (_text, "one of the labels"),
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),
-    "copies": (_copies, f"0 to {MOST_COPIES:,}"),
+    "copies": (_copies, f"0 to {MAX_COPIES:,}"),
     "unanswerable": (_flag, "true or false"),
     "languages": (_languages, "a list of ISO 639-1 codes, such as en"),
     "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),

@@ -30,7 +30,7 @@ BLOCK = re.compile(
     r"^```(\w*)\n(.*?)^```$|(?<=\n\n)((?:(?: {4}[^\n]*)?\n)+)(?=\S|\Z)", re.MULTILINE | re.DOTALL
 )
 TRAINING = {"distill", "refine", "finetune"}
-SHELL = ("mtkd", "make", "pip", "python", "accelerate", "scripts/")
+SHELL = ("mtkd", "make", "pip", "python", "accelerate", "scripts/", "source")
 # Settings that shrink the tutorial's run to a few seconds per step.
 STEPS = {"teacher": ("steps=2",), "student": ("steps=2", "unlabelled-limit=32"), "control": ()}
 SHORT = [
@@ -117,7 +117,7 @@ def check_command(words: list[str]) -> None:
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert rest[0] == "install" and set(re.findall(r"\[(\w+)\]", rest[1])) <= set(extras), rest
-    elif program != "cp":
+    elif program not in ("cp", "source"):
         assert (ROOT / (rest[0] if program == "python" else program)).is_file(), words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from augment.questions.sentences import sentence_spans
 
 
-def around(context: str, start: int, stop: int, neighbours: int = 0) -> str:
+def sentences_around(context: str, start: int, stop: int, neighbours: int = 0) -> str:
     """The sentence or sentences that contain the characters from `start` to `stop`.
 
     Args:
@@ -17,7 +17,7 @@ def around(context: str, start: int, stop: int, neighbours: int = 0) -> str:
     return context[spans[first][0] : spans[last][1]]
 
 
-def without(context: str, start: int, stop: int) -> str:
+def remove_sentences(context: str, start: int, stop: int) -> str:
     """The context without the sentence of those characters; "" if nothing is left."""
     spans = sentence_spans(context)
     first, last = _containing(spans, start, stop)

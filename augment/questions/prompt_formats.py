@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from augment.questions.answer_context import around
+from augment.questions.answer_context import sentences_around
 from tasks.common.errors import UserError
 
 
@@ -28,7 +28,7 @@ class Format:
     end: str | None = None
 
     @property
-    def asks_for_an_answer(self) -> bool:
+    def uses_answer(self) -> bool:
         """True if an answer is chosen first and the question is generated for it."""
         return "{answer}" in self.template
 
@@ -44,7 +44,7 @@ class Format:
             start: character offset of the answer in the context.
         """
         stop = start + len(answer)
-        shown = around(context, start, stop) if self.sentence else context
+        shown = sentences_around(context, start, stop) if self.sentence else context
         return self.template.format(
             answer=answer, context=shown, before=context[:start], after=context[stop:]
         )

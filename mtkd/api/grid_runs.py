@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.argument_types import RecordedData, Settings, UnlabelledFiles
-from mtkd.api.training_request import file_names
+from mtkd.api.training_request import paths_as_text
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
 
@@ -128,7 +128,7 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     text = Path(arguments["text"]) if arguments["text"] else None
     data = [] if arguments["data"] is None else arguments["data"]
     data_names = str(data) if isinstance(data, str | Path) else [str(source) for source in data]
-    files = file_names(arguments["unlabelled"])
+    files = paths_as_text(arguments["unlabelled"])
     return loaded, GridInputs(
         data_names,
         out=Path(arguments["out"]),

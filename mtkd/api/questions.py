@@ -197,7 +197,7 @@ def _prepared(
     **options: Any,
 ) -> Iterator[PreparedGeneration]:
     """Prepare generation as `generate_questions` describes it; leaving the block stops requests."""
-    from augment.corpus_writer import check_output
+    from augment.corpus_writer import check_corpus_output
     from augment.questions.generation.config import GenerationConfig
     from augment.questions.generation.paragraphs import Words
     from augment.questions.generation.prepare_generation import prepare_generation
@@ -224,7 +224,7 @@ def _prepared(
         ready = prepare_generation(config, name, torch_device, __version__, command, **where)
         stack.callback(ready.close)
         if ready.estimate:  # before anything is paid for
-            check_output(ready.job, ready.rows, Path(out), overwrite=overwrite)
+            check_corpus_output(ready.job, ready.rows, Path(out), overwrite=overwrite)
         yield ready
 
 

@@ -15,7 +15,7 @@ from mtkd.api.argument_types import (
     Settings,
     UnlabelledFiles,
 )
-from mtkd.api.training_request import file_names, model_or_path
+from mtkd.api.training_request import model_or_path, paths_as_text
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
@@ -211,7 +211,7 @@ def store_request(
         sets=dict(settings or {}),
         corpus=str(corpus) if corpus else None,
         limit=limit,
-        unlabelled=file_names(unlabelled),
+        unlabelled=paths_as_text(unlabelled),
         unlabelled_limit=unlabelled_limit,
         dtype=dtype,
         precision=precision,

@@ -141,7 +141,7 @@ def model_or_path(model: Any) -> Any:
     return str(model) if isinstance(model, Path) else model
 
 
-def file_names(
+def paths_as_text(
     unlabelled: Mapping[str, str | Path | Sequence[str | Path]] | None,
 ) -> dict[str, str | list[str]]:
     """The argument `unlabelled` of functions that take only files, with names in place of paths."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd.cli.option_values import BatchSize, json_value
+from mtkd.cli.option_values import BatchSizeType, json_value
 from mtkd.cli.options import (
     command_line,
     echo,
@@ -85,7 +85,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--batch",
     default=32,
-    type=BatchSize(),
+    type=BatchSizeType(),
     help="prompts per batch; affects speed and memory only. auto: as many as fit in the memory of the GPU; "
     "32 on a CPU",
 )

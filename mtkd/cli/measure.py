@@ -38,7 +38,8 @@ models_option = click.option(
     metavar="DIR|NAME",
     help="a run, a model directory, or a model on the hub; may be given several times",
 )
-MOST_CLASSES, CONFUSION_CLASSES = 20, 8  # printed at most
+MAX_CLASSES = 20  # in the printed table of classes
+CONFUSION_CLASSES = 8  # in the printed confusion matrix
 batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), help="rows per forward pass")
 
 
@@ -121,9 +122,9 @@ def _draw_classes(name: str, report: ClassReport) -> None:
     """Print the scores of each class (of many, the worst), and the confusion of a few classes."""
     order = list(range(len(report.classes)))
     title = f"{name}, class by class"
-    if len(order) > MOST_CLASSES:
-        order = sorted(order, key=lambda index: report.classes[index].f1)[:MOST_CLASSES]
-        title += f": the {MOST_CLASSES} of {len(report.classes)} with the lowest F1 (--json has all)"
+    if len(order) > MAX_CLASSES:
+        order = sorted(order, key=lambda index: report.classes[index].f1)[:MAX_CLASSES]
+        title += f": the {MAX_CLASSES} of {len(report.classes)} with the lowest F1 (--json has all)"
     shown = [(report.classes[index], report.confused_with(index)) for index in order]
     rows = [
         (c.label, f"{c.precision:.3f}", f"{c.recall:.3f}", f"{c.f1:.3f}", f"{c.support:,}", confused)

@@ -72,7 +72,7 @@ def _refuse_deep(value: Any) -> None:
         raise ValueError(f"more than {_DEEPEST} lists or tables inside each other")
 
 
-class BatchSize(click.ParamType):
+class BatchSizeType(click.ParamType):
     """A number of at least 1, or "auto"."""
 
     name = "batch"

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from mtkd.cli.option_values import PATH
-from tasks.common.arguments import MOST_THREADS
+from tasks.common.arguments import MAX_THREADS
 from tasks.common.errors import UserError, plain
 from tasks.common.files import write_json
 from tasks.common.progress import say as say
@@ -34,7 +34,7 @@ def stack(*options: Wrapper) -> Wrapper:
     return wrap
 
 
-THREADS = click.IntRange(1, MOST_THREADS)
+THREADS = click.IntRange(1, MAX_THREADS)
 
 
 def one_or_several(

@@ -15,7 +15,10 @@ from tasks.common.errors import UserError
 # Findings of the paper (sections 4 and 5): more units than this do not help or even harm (figures 8 and 9), a
 # smaller fraction of the tokens or the width than this lowers the scores (figures 4, 5 and 7), and one or two
 # layers do as well as all (figure 3).
-MOST_UNITS, LEAST_LENGTH, LEAST_WIDTH, MOST_TOKENS = 10.0, 0.05, 0.2, 50
+MAX_UNITS = 10.0
+MIN_LENGTH = 0.05
+MIN_WIDTH = 0.2
+MAX_TOKENS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +76,10 @@ def choose_selection(
     """
     grid = itertools.product(
         range(1, most_depth + 1),
-        range(1, min(MOST_TOKENS, max_length) + 1),
+        range(1, min(MAX_TOKENS, max_length) + 1),
         [n / 10 for n in range(1, 11)],
     )
-    sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MOST_UNITS]
+    sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MAX_UNITS]
     fitting = [setting for setting, size in sized if size <= budget]
     if not fitting:
         smallest = min(size for _, size in sized)
@@ -88,7 +91,7 @@ def choose_selection(
 
     def quality(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:
         depth, tokens, width = setting
-        sound = tokens >= LEAST_LENGTH * max_length and width >= LEAST_WIDTH
+        sound = tokens >= MIN_LENGTH * max_length and width >= MIN_WIDTH
         return sound, round(amount(*setting), 6), -depth, width
 
     return max(fitting, key=quality)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mtkd.losses.compatibility import projections_of, vector_layers, widths_of
-from mtkd.losses.hidden import normalise
+from mtkd.losses.hidden import unit_vectors
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import SharedProjection, TermSettings, applies_to
@@ -37,7 +37,7 @@ def sample_contrastive(
     """
     labelled = ~labels.isnan()
     h = torch.cat([g_s[labelled], g_t[labelled].detach()])
-    h = normalise(h) if normalize else h
+    h = unit_vectors(h) if normalize else h
     label = labels[labelled].repeat(2)
     itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
     positive = (label.unsqueeze(0) == label.unsqueeze(1)) & ~itself

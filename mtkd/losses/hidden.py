@@ -35,7 +35,7 @@ def cosine_distance(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
         h_s, h_t: (B, L, d) hidden states of the same width; no gradient flows to h_t.
         mask: (B, L) bool, True = real token.
     """
-    student, teacher = (normalise(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
+    student, teacher = (unit_vectors(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
     distance = 1 - (student * teacher).sum(-1)
     return distance.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
@@ -50,10 +50,10 @@ def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
     Args:
         h_s, h_t: (B, n, d) the row vectors of n layer pairs, of the same width; no gradient flows to h_t.
     """
-    return (normalise(h_s) - normalise(h_t.detach())).square().sum(-1).mean()
+    return (unit_vectors(h_s) - unit_vectors(h_t.detach())).square().sum(-1).mean()
 
 
-def normalise(x: Tensor) -> Tensor:
+def unit_vectors(x: Tensor) -> Tensor:
     """Scale the vectors x (..., d) to length 1; zero vectors stay zero and have a finite gradient."""
     squared = x.square().sum(-1, keepdim=True)
     return x * squared.masked_fill(squared == 0, 1.0).rsqrt()

@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 from tasks.guess import Guess
 from tasks.guess_labels import row_labels
 
-_MOST_VALIDATION = 5000  # texts that are split off
+_MAX_VALIDATION = 5000  # texts that are split off
 
 
 def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
@@ -36,7 +36,7 @@ def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Par
             labels[text].update(some)
     remaining = Counter(label for some in labels.values() for label in some)
     chosen: set[tuple[str, ...]] = set()
-    most = min(_MOST_VALIDATION, max(1, round(fraction * len(order))))
+    most = min(_MAX_VALIDATION, max(1, round(fraction * len(order))))
     for text in order:
         if len(chosen) < most and all(remaining[label] > 1 for label in labels[text]):
             chosen.add(text)

@@ -58,7 +58,7 @@ def check_outputs(steps: Iterable[Step]) -> None:
             )
 
 
-def check_output(step: Step, pipeline: Path) -> None:
+def check_step_output(step: Step, pipeline: Path) -> None:
     """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
     folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
     if not folder.is_dir():

@@ -16,7 +16,7 @@ from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
-from mtkd.pipelines.inputs import Digests, check_output, check_outputs, input_files
+from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directory, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.pipelines.step_records import RECORD_FILE, PipelineRecord
@@ -130,7 +130,7 @@ class _Runner:
         for step in steps:
             with naming_step(step.name):
                 check_step(step)
-                check_output(step, Path(pipeline))
+                check_step_output(step, Path(pipeline))
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
         check_outputs(steps)

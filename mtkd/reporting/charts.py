@@ -39,7 +39,7 @@ def intervals(task: str, rows: Sequence[tuple[str, str, Interval]]) -> Markup:
         if cell.low is not None and cell.high is not None:
             label += f" ({100 * cell.low:.1f} to {100 * cell.high:.1f})"
             parts += [svg.line(x(100 * cell.low), y, x(100 * cell.high), y, f"whisker {css}")]
-        parts += [svg.mark(x(score), y, role, label), svg.text(0, y + 4, svg.fitted(name, left - 8))]
+        parts += [svg.marker(x(score), y, role, label), svg.text(0, y + 4, svg.fitted(name, left - 8))]
         parts += [svg.text(_WIDTH, y + 4, f"{score:.1f}", "value", "end")]
         descriptions.append(label)
     return svg.figure(_WIDTH, bottom + 20, f"Scores on {task}, in points", "; ".join(descriptions), parts)
@@ -63,7 +63,7 @@ def costs(label: str, points: Sequence[tuple[str, str, float, float]], front: Se
     labels = svg.place_labels(label_points, 34, _WIDTH, 14, 230)
     for (name, role, cost, score), (px, py, shown), at in zip(points, label_points, labels, strict=True):
         parts.append(svg.text(*at[:2], shown, "name", at[2]))
-        parts.append(svg.mark(px, py, role, f"{name}: {100 * score:.1f} at {svg.number(cost)}"))
+        parts.append(svg.marker(px, py, role, f"{name}: {100 * score:.1f} at {svg.number(cost)}"))
     description = "; ".join(
         f"{name}: {100 * score:.1f} at {svg.number(cost)}" for name, _, cost, score in points
     )

@@ -29,7 +29,7 @@ from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.data.sources import open_data
 
-MOST_CLASSES = 8  # of a confusion matrix; tasks with more list their worst classes
+MAX_CLASSES = 8  # of a confusion matrix; tasks with more list their worst classes
 MARKS = {"better": "▲ better", "worse": "▼ worse", "tied": "= tied"}
 _BENCH_ROWS, _BENCH_TOKENS = 32, 128
 
@@ -145,7 +145,7 @@ def render(
         "points": lambda value: f"{100 * value:.1f}",
         "pretty": partial(json.dumps, indent=1),
     }
-    environment.globals |= {"MARKS": MARKS, "MOST_CLASSES": MOST_CLASSES, "AVERAGE": AVERAGE}
+    environment.globals |= {"MARKS": MARKS, "MAX_CLASSES": MAX_CLASSES, "AVERAGE": AVERAGE}
     style = Markup(environment.get_template("style.css").render())
     return environment.get_template("report.html").render(page=page, style=style) + "\n"
 

@@ -17,7 +17,7 @@ from mtkd.training.run_directory import PREDICTIONS
 from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError, brief
-from tasks.common.records import MOST, check_record
+from tasks.common.records import MAX_EXACT_INTEGER, check_record
 from tasks.task import Task
 
 TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
@@ -159,6 +159,6 @@ def _step(record: dict[str, float], file: Path) -> int:
     step = record.get("step")
     if step is None:
         raise UserError(f"{file}: a record lacks the key 'step'")
-    if not (0 <= step <= MOST and step == int(step)):
+    if not (0 <= step <= MAX_EXACT_INTEGER and step == int(step)):
         raise UserError(f"{file}: step = {brief(step)} is not valid", expected="a whole number of 0 or more")
     return int(step)

@@ -104,8 +104,8 @@ _MARKS = {
 }
 
 
-def mark(x: float, y: float, role: str, label: str) -> Markup:
-    """The mark of a model, with a shape of its role and a label that is shown when the mouse is over it."""
+def marker(x: float, y: float, role: str, label: str) -> Markup:
+    """The marker of a model, with a shape of its role and a label that is shown when the mouse is over it."""
     path = _MARKS.get(role, "M{0:.1f} {1:.1f}m-1-6h2v12h-2z").format(x, y)
     return Markup('<path d="{}" class="mark {}"><title>{}</title></path>').format(
         path, css_class(role), label

@@ -21,21 +21,21 @@ from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.hint_checks import check_of
-from tasks.common.hint_words import MOST, Expected, IsDevice, Range, described
+from tasks.common.hint_words import HIGH_LIMIT, Expected, IsDevice, Range, described
 from tasks.common.scalar_checks import Check, Unfit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PositiveInt = Annotated[int, Range(1, MOST)]
-NonNegativeInt = Annotated[int, Range(0, MOST)]
+PositiveInt = Annotated[int, Range(1, HIGH_LIMIT)]
+NonNegativeInt = Annotated[int, Range(0, HIGH_LIMIT)]
 Seed = Annotated[int, Range(0, 2**53)]
 Bytes = Annotated[int, Range(1, 2**63 - 1)]
-MOST_THREADS = 1024
-Threads = Annotated[int, Range(1, MOST_THREADS)]
-ThreadsOrAll = Annotated[int, Range(0, MOST_THREADS)]  # 0 = all cores
+MAX_THREADS = 1024
+Threads = Annotated[int, Range(1, MAX_THREADS)]
+ThreadsOrAll = Annotated[int, Range(0, MAX_THREADS)]  # 0 = all cores
 Device = Annotated[str, IsDevice(), Expected("cpu, cuda, cuda:N or mps")]
-PositiveFloat = Annotated[float, Range(0, MOST, above=True)]
+PositiveFloat = Annotated[float, Range(0, HIGH_LIMIT, above=True)]
 
 Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of it
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks.common.urls import as_url
 
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 
 class UserError(Exception):
@@ -129,5 +129,5 @@ def shorten(names: Iterable[str], value: str = "") -> str:
     listed = list(names)
     near = difflib.get_close_matches(value, listed, cutoff=0.5)
     ordered = [*near, *(name for name in listed if name not in near)]
-    remaining = len(ordered) - _MOST_NAMES
-    return ", ".join(ordered[:_MOST_NAMES]) + (f" and {remaining} more" if remaining > 0 else "")
+    remaining = len(ordered) - _MAX_NAMES
+    return ", ".join(ordered[:_MAX_NAMES]) + (f" and {remaining} more" if remaining > 0 else "")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from tasks.common.hint_words import Expected, IsPath, mark
+from tasks.common.hint_words import Expected, IsPath, find_marker
 from tasks.common.scalar_checks import SCALARS, Check, Unfit
 
 
@@ -38,7 +38,7 @@ def check_of(hint: Any, metadata: Sequence[Any] = ()) -> Check:
     check = _check_of_generic(origin, arguments, metadata)
     if check is None:
         check = SCALARS[hint](metadata) if hint in SCALARS else _instance(origin or hint)
-    words = mark(Expected, metadata)
+    words = find_marker(Expected, metadata)
     return _with_hint(check, words.hint) if words and words.hint else check
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-MOST = 10**9  # a higher limit is not worth naming
+HIGH_LIMIT = 10**9  # a higher limit is not worth naming
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Range:
     def words(self) -> str:
         """The range as the end of "a number ..."."""
         if self.above:
-            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < MOST else "")
-        return f"from {self.low:,} to {self.high:,}" if self.high < MOST else f"of {self.low:,} or more"
+            return f"above {self.low:,}" + (f", up to {self.high:,}" if self.high < HIGH_LIMIT else "")
+        return f"from {self.low:,} to {self.high:,}" if self.high < HIGH_LIMIT else f"of {self.low:,} or more"
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class IsDevice:
 
 @dataclass(frozen=True)
 class IsPath:
-    """Marks a text that may be a path; `str | Path` needs no mark."""
+    """Marks a text that may be a path; `str | Path` needs no marker."""
 
 
-def mark(kind: type[Any], metadata: Sequence[Any]) -> Any:
-    """The first mark of a class; None if there is none."""
+def find_marker(kind: type[Any], metadata: Sequence[Any]) -> Any:
+    """The first item of this class in the metadata of a type hint; None if there is none."""
     return next((item for item in metadata if isinstance(item, kind)), None)
 
 
@@ -62,7 +62,7 @@ def described(hint: Any, metadata: Sequence[Any] = ()) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return described(arguments[0], (*hint.__metadata__, *metadata))
-    if words := mark(Expected, metadata):
+    if words := find_marker(Expected, metadata):
         return str(words.words)
     if origin in (Union, types.UnionType):
         return _any_of(arguments, metadata)
@@ -90,7 +90,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _of_class(kind: Any, metadata: Sequence[Any]) -> str:
-    limits = mark(Range, metadata)
+    limits = find_marker(Range, metadata)
     if kind in (int, float):
         number = "a whole number" if kind is int else "a number"
         return f"{number} {limits.words()}" if limits else number

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.common.errors import UserError, did_you_mean_path
 
-MOST_BYTES = 1 << 28  # of a JSON or TOML file
+MAX_BYTES = 1 << 28  # of a JSON or TOML file
 _KINDS = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFIFO: "is a named pipe",
@@ -58,18 +58,18 @@ def require_file(path: Path, expected: str = "a file") -> Path:
     return path
 
 
-def read_small_file(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_small_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """All bytes of a regular file.
 
     Raises:
-        UserError: as for `require_file`; or the file cannot be read, or has more than `most` bytes.
+        UserError: as for `require_file`; or the file cannot be read, or has more than `max_bytes` bytes.
     """
     require_file(path)
     try:
         with open(path, "rb") as file:
-            raw = file.read(most + 1)
+            raw = file.read(max_bytes + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if len(raw) > most:
-        raise UserError(f"{path} has more than {most:,} bytes", expected="a smaller file")
+    if len(raw) > max_bytes:
+        raise UserError(f"{path} has more than {max_bytes:,} bytes", expected="a smaller file")
     return raw

@@ -28,9 +28,9 @@ from tasks.common.files import write_json
 from tasks.common.reading import read_small_file
 from tasks.common.urls import with_urls
 
-MOST = 2**53  # integers that any JSON reader keeps exactly
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Seed = Annotated[int, Field(ge=0, le=MOST)]
+MAX_EXACT_INTEGER = 2**53  # integers that any JSON reader keeps exactly
+Count = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER)]
+Seed = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Layer = Annotated[int, Field(ge=0, le=1000)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # layers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.common.hint_words import IsDevice, IsPath, Range, mark
+from tasks.common.hint_words import IsDevice, IsPath, Range, find_marker
 
 Check = Callable[[Any], Any]  # returns the value to use; raises Unfit
 _LONGEST_PART = 255  # bytes of a part of a path, on all usual file systems
@@ -42,7 +42,7 @@ class Unfit(Exception):
 
 
 def _integer(metadata: Sequence[Any]) -> Check:
-    limits = mark(Range, metadata) or Range(-_LARGEST, _LARGEST)
+    limits = find_marker(Range, metadata) or Range(-_LARGEST, _LARGEST)
 
     def check(value: Any) -> Any:
         if not _is_number(value, numbers.Integral):
@@ -55,7 +55,7 @@ def _integer(metadata: Sequence[Any]) -> Check:
 
 
 def _number(metadata: Sequence[Any]) -> Check:
-    limits = mark(Range, metadata) or Range(-_LARGEST, _LARGEST)
+    limits = find_marker(Range, metadata) or Range(-_LARGEST, _LARGEST)
 
     def check(value: Any) -> Any:
         if not _is_number(value, numbers.Real):
@@ -93,8 +93,8 @@ def _boolean(metadata: Sequence[Any]) -> Check:
 
 
 def _text(metadata: Sequence[Any]) -> Check:
-    problem = path_problem if mark(IsPath, metadata) else _not_utf8
-    is_device = mark(IsDevice, metadata) is not None
+    problem = path_problem if find_marker(IsPath, metadata) else _not_utf8
+    is_device = find_marker(IsDevice, metadata) is not None
 
     def check(value: Any) -> Any:
         if is_device and type(value).__module__ == "torch" and type(value).__name__ == "device":

@@ -22,7 +22,7 @@ from tasks.data.raw_table import (
     RawTable,
     UnreadableLine,
     check_header,
-    is_text,
+    is_utf8_text,
     make_table,
     without_views,
 )
@@ -151,11 +151,11 @@ def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -
     if not isinstance(record, dict) or not record:
         return "not a JSON object with fields"
     extra = [name for name in record if name not in names]
-    if names and len(names) + len(extra) > _MOST_FIELDS:
-        return f"the field {extra[0]!r} is one too many: the lines have more than {_MOST_FIELDS:,} fields"
+    if names and len(names) + len(extra) > _MAX_FIELDS:
+        return f"the field {extra[0]!r} is one too many: the lines have more than {_MAX_FIELDS:,} fields"
     for name in texts:
         value = record.get(name)
-        if value is not None and not is_text(value):
+        if value is not None and not is_utf8_text(value):
             return f"the field {name!r} is {json.dumps(value)[:40]}, not text"
     return None
 
@@ -203,7 +203,7 @@ def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iter
         raise UserError(f"cannot read {path} as parquet: {error}") from error
 
 
-_MOST_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
+_MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
 _Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
 READERS: dict[str, _Batches] = {
     ".parquet": _parquet_batches,

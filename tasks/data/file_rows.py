@@ -28,7 +28,7 @@ from tasks.data.rows import Rows, concat
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
-_MOST_BLOCKS = 16  # per part: 1,048,576 rows, the default row group of pyarrow
+_MAX_BLOCKS = 16  # per part: 1,048,576 rows, the default row group of pyarrow
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class FileRows(RowsInFiles):
 
     def split_for_workers(self, count: int) -> list[FileRows]:
         """Split into parts of 1 to 16 whole blocks: about `count` parts, or more if there are many rows."""
-        size = self.rows_per_block * min(max(1, len(self) // self.rows_per_block // count), _MOST_BLOCKS)
+        size = self.rows_per_block * min(max(1, len(self) // self.rows_per_block // count), _MAX_BLOCKS)
         return [self.slice(start, min(start + size, len(self))) for start in range(0, len(self), size)]
 
     def read(self) -> Rows:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path
-from tasks.data.raw_table import RawTable, is_text, python_values
+from tasks.data.raw_table import RawTable, is_utf8_text, python_values
 from tasks.data.text_lines import STANDARD
 
 Added = Sequence[Mapping[str, Any]]  # further columns: one record per row, all with the same keys
@@ -84,7 +84,7 @@ def _column(raw: RawTable, name: str) -> list[Any]:
 
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if is_text(text) else json.dumps(value, default=str)  # JSON may hold lone surrogates
+    return text if is_utf8_text(text) else json.dumps(value, default=str)  # JSON may hold lone surrogates
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
     try:
         return strict_array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        texts = [value if value is None or is_text(value) else json.dumps(value) for value in values]
+        texts = [value if value is None or is_utf8_text(value) else json.dumps(value) for value in values]
         return pa.array(texts, type=pa.string())
 
 
@@ -155,7 +155,7 @@ def without_views(table: pa.Table) -> pa.Table:
     return table
 
 
-def is_text(value: Any) -> bool:
+def is_utf8_text(value: Any) -> bool:
     """True for a string that can be encoded as UTF-8; JSON may contain lone surrogates."""
     if not isinstance(value, str):
         return False

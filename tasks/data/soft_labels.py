@@ -20,9 +20,9 @@ from tasks.task import Task
 from tasks.task_types.labels import RowProblem, label_positions
 
 KINDS = ("probabilities", "logits")
-LEAST = 1e-4  # smaller probabilities count as this, so that every logit is finite
+MIN_PROBABILITY = 1e-4  # smaller probabilities count as this, so that every logit is finite
 _SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
-_LEAST_PERCENT = 20.0  # the largest value of a column of percentages, if rows have several labels
+_MIN_PERCENT = 20.0  # the largest value of a column of percentages, if rows have several labels
 _BLANK = ("", "nan", "null", "none")  # cells without soft labels
 
 
@@ -35,7 +35,7 @@ def has_soft_labels(task: Task) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftLabels:
+class ParsedSoftLabels:
     """The soft labels of a split.
 
     Attributes:
@@ -56,7 +56,7 @@ class SoftLabels:
         return valid
 
 
-def read_soft_labels(task: Task, raw: RawTable) -> SoftLabels:
+def read_soft_labels(task: Task, raw: RawTable) -> ParsedSoftLabels:
     """Read the soft labels of a split.
 
     Probabilities become their logarithm (log-odds for several labels per row). If the task does not say what
@@ -93,12 +93,12 @@ def read_soft_labels(task: Task, raw: RawTable) -> SoftLabels:
             for row in np.flatnonzero(good & between & (abs(sums - 1) > _SUM_TOLERANCE)).tolist():
                 problems[row] = f"{_shown(values[row])} sum to {sums[row]:.4g}; expected: 1"
             values = values / np.where(sums > 0, sums, 1.0)[:, None]
-        values = np.clip(values, LEAST, 1.0 if task.type.one_class else 1 - LEAST)
+        values = np.clip(values, MIN_PROBABILITY, 1.0 if task.type.one_class else 1 - MIN_PROBABILITY)
         values = np.log(values) if task.type.one_class else np.log(values) - np.log1p(-values)
     row_problems = [
         RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
     ]
-    return SoftLabels(values, kind, row_problems)
+    return ParsedSoftLabels(values, kind, row_problems)
 
 
 def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.ndarray:
@@ -110,13 +110,13 @@ def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.nda
     beyond_one = np.asarray((values > 1).any(1))
     if not task.type.one_class:
         column = values[good]
-        percent = column.size > 0 and column.min() >= 0 and _LEAST_PERCENT <= column.max() <= 100
+        percent = column.size > 0 and column.min() >= 0 and _MIN_PERCENT <= column.max() <= 100
         return beyond_one & percent
     sums_to_100 = np.asarray(abs(values.sum(1) - 100) <= 100 * _SUM_TOLERANCE)
     return beyond_one & sums_to_100 & np.asarray((values >= 0).all(1))
 
 
-def contradicted_labels(task: Task, soft: SoftLabels, labels: np.ndarray) -> str | None:
+def contradicted_labels(task: Task, soft: ParsedSoftLabels, labels: np.ndarray) -> str | None:
     """What is wrong if the soft labels seem to be in another order than the task's labels, else None.
 
     Args:

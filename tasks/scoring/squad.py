@@ -29,7 +29,7 @@ _HAN = re.compile("([\u4e00-\u9fa5])")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalise(text: str, language: str | None = None) -> str:
+def normalise_answer(text: str, language: str | None = None) -> str:
     """Lower-case, remove punctuation and articles, and collapse white space.
 
     Args:
@@ -49,7 +49,9 @@ def normalise(text: str, language: str | None = None) -> str:
 
 def exact_match(answer: str, golds: Sequence[str], language: str | None = None) -> float:
     """1.0 if the normalised answer equals a normalised gold answer, else 0.0."""
-    return float(any(normalise(answer, language) == normalise(gold, language) for gold in golds))
+    return float(
+        any(normalise_answer(answer, language) == normalise_answer(gold, language) for gold in golds)
+    )
 
 
 def token_f1(answer: str, golds: Sequence[str], language: str | None = None) -> float:
@@ -57,8 +59,8 @@ def token_f1(answer: str, golds: Sequence[str], language: str | None = None) -> 
 
     Against "no answer" the F1 is 1.0 if both are empty, else 0.0.
     """
-    words = normalise(answer, language).split()
-    return max(_f1(words, normalise(gold, language).split()) for gold in golds)
+    words = normalise_answer(answer, language).split()
+    return max(_f1(words, normalise_answer(gold, language).split()) for gold in golds)
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:
@@ -71,7 +73,7 @@ def _f1(answer: list[str], gold: list[str]) -> float:
 def gold_answers(answers: pa.StructArray, language: str | None = None) -> list[list[str]]:
     """The gold answers of each example; [""] if there are none, or none after normalisation."""
     texts = answers.field("text").to_pylist()
-    return [[gold for gold in golds if normalise(gold, language)] or [""] for golds in texts]
+    return [[gold for gold in golds if normalise_answer(gold, language)] or [""] for golds in texts]
 
 
 @dataclass(frozen=True)

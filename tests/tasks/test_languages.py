@@ -13,7 +13,7 @@ from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.scoring.squad import exact_match, gold_answers, normalise, token_f1
+from tasks.scoring.squad import exact_match, gold_answers, normalise_answer, token_f1
 from tasks.task_file import load_task
 
 XNLI, MLQA = TASKS["xnli"], TASKS["mlqa"]
@@ -116,7 +116,7 @@ def test_each_language_is_a_configuration_on_the_hub(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_answers_are_normalised_by_language(language: str | None, text: str, words: str) -> None:
-    assert normalise(text, language) == words
+    assert normalise_answer(text, language) == words
 
 
 def test_scores_by_language() -> None:

@@ -25,8 +25,8 @@ from tasks.data.corpus_reader import QUESTION_SCHEMA
 from tasks.data.rows import Rows
 
 _CHUNK = 16  # paragraphs per table
-_MOST_FAILURES = 5  # requests in a row that fail, before no more are sent
-_MOST_WITHOUT = 20  # answers in a row without a question
+_MAX_FAILURES = 5  # requests in a row that fail, before no more are sent
+_MAX_WITHOUT_QUESTION = 20  # answers in a row without a question
 _ABOUT = (
     "The questions were generated from paragraphs by the language model {model}, which was asked through an "
     "OpenAI-compatible endpoint with the prompt below. {counts}"
@@ -108,14 +108,16 @@ class EndpointPrompt:
 class _Streak:
     """Counts how often something happens in a row."""
 
-    def __init__(self, most: int):
-        self.most, self._count, self._lock = most, 0, threading.Lock()
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._count = 0
+        self._lock = threading.Lock()
 
-    def full(self, happened: bool) -> bool:
-        """Count once more, or from 0 again; True if it has happened `most` times in a row."""
+    def reached(self, happened: bool) -> bool:
+        """Count once more, or from 0 again; True if it has happened `limit` times in a row."""
         with self._lock:
             self._count = self._count + 1 if happened else 0
-            return self._count >= self.most
+            return self._count >= self.limit
 
 
 class _Pending(NamedTuple):
@@ -137,7 +139,7 @@ class EndpointQuestions(Augmenter):
         answers: uid -> the answers to ask for.
         words: the word range of the paragraphs, for the manifest; `counts`: how many were used.
         first: the first answer, until there is a log.
-        failures, without: how many requests in a row failed, or had an answer without a question.
+        failures, without_question: how many requests in a row failed, or had an answer without a question.
     """
 
     endpoint_prompt: EndpointPrompt
@@ -148,8 +150,8 @@ class EndpointQuestions(Augmenter):
     words: str = "any"
     counts: str = ""
     first: dict[str, Completion] = field(default_factory=dict)
-    failures: _Streak = field(default_factory=lambda: _Streak(_MOST_FAILURES))
-    without: _Streak = field(default_factory=lambda: _Streak(_MOST_WITHOUT))
+    failures: _Streak = field(default_factory=lambda: _Streak(_MAX_FAILURES))
+    without_question: _Streak = field(default_factory=lambda: _Streak(_MAX_WITHOUT_QUESTION))
 
     name = "questions"
     kind = "questions"
@@ -205,17 +207,17 @@ class EndpointQuestions(Augmenter):
             completion = self.client.complete(self.endpoint_prompt.body(name, text, answer))
         except RequestFailed as error:
             say(f"the request for {name} failed: {error}")
-            if self.failures.full(True):
+            if self.failures.reached(True):
                 raise self.client.stop_with(
-                    f"{self.failures.most} requests in a row failed, the last with {error}",
+                    f"{self.failures.limit} requests in a row failed, the last with {error}",
                     hint="run the same command again when the server works; it keeps the answers",
                 ) from error
             return None
-        self.failures.full(False)
+        self.failures.reached(False)
         self.log.add(name, completion)
-        if self.without.full(find_question(completion.text) is None):
+        if self.without_question.reached(find_question(completion.text) is None):
             raise self.client.stop_with(
-                f"{self.without.most} answers in a row hold no question; "
+                f"{self.without_question.limit} answers in a row hold no question; "
                 f"the last is {brief(completion.text)}",
                 hint="try another `prompt_template`, or a larger `max_output`, with `limit=20`",
             )
@@ -268,7 +270,7 @@ class EndpointQuestions(Augmenter):
             except RequestFailed as error:
                 if not new:
                     return
-                if not error.refused or number == _MOST_FAILURES:
+                if not error.refused or number == _MAX_FAILURES:
                     raise self.client.stop_with(f"no request is answered: {error}") from error
 
     def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> CostEstimate:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from augment.dataset_card import hub_metadata
 from augment.questions.filtering.heuristics import Reason
-from augment.questions.filtering.unanswerable import Refusal, Way
+from augment.questions.filtering.unanswerable import Rejection, UnanswerableMethod
 from tasks.data.corpus_reader import MANIFEST, CorpusManifest
 
 REPORT = "filter.json"
@@ -66,8 +66,8 @@ class Tally:
     read: int = 0
     kept: int = 0
     dropped: Counter[Reason] = field(default_factory=Counter)
-    made: Counter[Way] = field(default_factory=Counter)
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    made: Counter[UnanswerableMethod] = field(default_factory=Counter)
+    refused: Counter[Rejection] = field(default_factory=Counter)
 
     @property
     def rows(self) -> int:
@@ -97,8 +97,8 @@ class Tally:
             "read": self.read,
             "kept": self.kept,
             "dropped": {reason.name.lower(): self.dropped[reason] for reason in Reason},
-            "made": {way.name.lower(): self.made[way] for way in Way},
-            "refused": {refusal.name.lower(): self.refused[refusal] for refusal in Refusal},
+            "made": {way.name.lower(): self.made[way] for way in UnanswerableMethod},
+            "refused": {refusal.name.lower(): self.refused[refusal] for refusal in Rejection},
         }
 
     @staticmethod
@@ -108,16 +108,16 @@ class Tally:
             value["read"],
             value["kept"],
             Counter({Reason[name.upper()]: count for name, count in value["dropped"].items()}),
-            Counter({Way[name.upper()]: count for name, count in value["made"].items()}),
-            Counter({Refusal[name.upper()]: count for name, count in value["refused"].items()}),
+            Counter({UnanswerableMethod[name.upper()]: count for name, count in value["made"].items()}),
+            Counter({Rejection[name.upper()]: count for name, count in value["refused"].items()}),
         )
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Table rows of outcome, count, and share of the questions read (for rows made: of those written)."""
         read, rows = max(self.read, 1), max(self.rows, 1)
         dropped = [(f"dropped: {reason}", self.dropped[reason], read) for reason in Reason]
-        made = [(f"made: {way}", self.made[way], rows) for way in Way]
-        refused = [(f"rejected: {refusal}", self.refused[refusal], 0) for refusal in Refusal]
+        made = [(f"made: {way}", self.made[way], rows) for way in UnanswerableMethod]
+        refused = [(f"rejected: {refusal}", self.refused[refusal], 0) for refusal in Rejection]
         entries = [("read", self.read, 0), *dropped, ("kept", self.kept, read), *made, *refused]
         entries.append(("written", self.rows, 0))
         return [(outcome, f"{count:,}", f"{count / of:.1%}" if of else "-") for outcome, count, of in entries]

@@ -8,12 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from augment.questions.answer_context import around
-from augment.questions.filtering import unanswerable
+from augment.questions.answer_context import sentences_around
 from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.heuristics import Reason, copied
-from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
+from augment.questions.filtering.unanswerable import (
+    AnsweredQuestion,
+    Paragraphs,
+    UnanswerableMethod,
+    UnanswerableRows,
+    UnanswerableSettings,
+    make_unanswerable,
+)
 from augment.questions.question_rows import QuestionRow
 from tasks.common.arguments import PositiveInt, Seed, check_fields
 from tasks.common.errors import UserError
@@ -97,18 +103,18 @@ def filter_shard(
     if settings.round_trip:
         _round_trip(questions, reasons, answers, settings, answerer)
     kept = [
-        Answered(question, answers[index])
+        AnsweredQuestion(question, answers[index])
         for index, (question, reason) in enumerate(zip(questions, reasons, strict=True))
         if reason is None
     ]
     n_unanswerable = round(len(kept) * settings.unanswerable / (1 - settings.unanswerable))
-    options = unanswerable.Settings(settings.seed, settings.min_confidence, stride)
-    made = unanswerable.make(kept, Paragraphs.of(questions), n_unanswerable, options, answerer)
+    options = UnanswerableSettings(settings.seed, settings.min_confidence, stride)
+    made = make_unanswerable(kept, Paragraphs.of(questions), n_unanswerable, options, answerer)
     tally = Tally(
         read=len(questions),
         kept=len(kept),
         dropped=Counter(reason for reason in reasons if reason is not None),
-        made=Counter(unanswerable.Way(row.method) for row in made.rows),
+        made=Counter(UnanswerableMethod(row.method) for row in made.rows),
         refused=made.refused,
     )
     return FilteredShard(_in_order(kept, made, stride, labels=settings.labels), tally)
@@ -165,7 +171,7 @@ def _round_trip(
         elif token_f1(answers[index].text, [made_from]) < settings.min_overlap:
             reasons[index] = Reason.ROUND_TRIP
     cuts = {
-        index: around(questions[index].context, answers[index].start, answers[index].stop, 1)
+        index: sentences_around(questions[index].context, answers[index].start, answers[index].stop, 1)
         for index in again
     }
     again = [index for index in again if cuts[index] != questions[index].context]
@@ -178,7 +184,9 @@ def _round_trip(
             reasons[index] = Reason.ROUND_TRIP
 
 
-def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[QuestionRow]:
+def _in_order(
+    kept: Sequence[AnsweredQuestion], made: UnanswerableRows, stride: int, *, labels: bool
+) -> list[QuestionRow]:
     """The rows in output order: each question, followed by the unanswerable rows made from it."""
     position = {answered.question.uid: number for number, answered in enumerate(kept)}
     rows = [

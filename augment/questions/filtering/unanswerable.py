@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import islice
 
 from augment.counter_rng import draw_number
-from augment.questions.answer_context import without
+from augment.questions.answer_context import remove_sentences
 from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.question_rows import QuestionRow
 from tasks.scoring.answers import Answer, Answerer
@@ -18,14 +18,14 @@ TRIES = 4  # maximum number of contexts tried per question
 _BATCH = 256
 
 
-class Way(StrEnum):
+class UnanswerableMethod(StrEnum):
     """How a context without the answer is obtained; the `method` of the row."""
 
     OTHER = "unanswerable-other"
     REMOVED = "unanswerable-removed"
 
 
-class Refusal(StrEnum):
+class Rejection(StrEnum):
     """Why such a context was rejected."""
 
     HELD = "the context contains the answer"
@@ -33,7 +33,7 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredQuestion:
     """A kept question with the teacher's answer."""
 
     question: QuestionRow
@@ -81,45 +81,52 @@ class Paragraphs:
 
 
 @dataclass(frozen=True)
-class Made:
+class UnanswerableRows:
     """The unanswerable rows made from the questions of a shard, and the rejected contexts by reason."""
 
     rows: list[QuestionRow] = field(default_factory=list)
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    refused: Counter[Rejection] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
-class Settings:
+class UnanswerableSettings:
     """The seed, the minimum margin (see `Answer.refused`), and the step added to `copy` for each attempt."""
 
     seed: int
-    least: float
+    min_margin: float
     stride: int
 
 
-def make(
-    kept: Sequence[Answered], paragraphs: Paragraphs, count: int, settings: Settings, answerer: Answerer
-) -> Made:
+def make_unanswerable(
+    kept: Sequence[AnsweredQuestion],
+    paragraphs: Paragraphs,
+    count: int,
+    settings: UnanswerableSettings,
+    answerer: Answerer,
+) -> UnanswerableRows:
     """Make up to `count` unanswerable rows, each checked by the teacher.
 
     The questions are used in random order. Each is paired at random with another paragraph, or with its own
     paragraph without the answer's sentence; once all questions were tried, further contexts are tried.
     """
-    made = Made()
+    made = UnanswerableRows()
     order = sorted(kept, key=lambda answered: draw_number(settings.seed, "order", answered.question.uid))
     candidates = _candidates(order, paragraphs, settings, made.refused)
     while len(made.rows) < count and (batch := list(islice(candidates, _BATCH))):
         answers = checked_answers(answerer, [row.text for row in batch], [row.context for row in batch])
         for row, answer in zip(batch, answers, strict=True):
-            if not answer.refused(settings.least):
-                made.refused[Refusal.ANSWERED] += 1
+            if not answer.refused(settings.min_margin):
+                made.refused[Rejection.ANSWERED] += 1
             elif len(made.rows) < count:
                 made.rows.append(row)
     return made
 
 
 def _candidates(
-    order: Sequence[Answered], paragraphs: Paragraphs, settings: Settings, refused: Counter[Refusal]
+    order: Sequence[AnsweredQuestion],
+    paragraphs: Paragraphs,
+    settings: UnanswerableSettings,
+    refused: Counter[Rejection],
 ) -> Iterator[QuestionRow]:
     """Yield questions with contexts that may not answer them, in rounds over all questions."""
     tried = {(answered.question.uid, answered.question.context) for answered in order}
@@ -129,24 +136,26 @@ def _candidates(
             if not context or (answered.question.uid, context) in tried:
                 continue
             tried.add((answered.question.uid, context))
-            if _holds(context, answered.answer.text):
-                refused[Refusal.HELD] += 1
+            if _contains(context, answered.answer.text):
+                refused[Rejection.HELD] += 1
                 continue
             copy = answered.question.copy + attempt * settings.stride
             yield replace(answered.question, copy=copy, context=context, method=way, answer="", start=-1)
 
 
-def _propose(answered: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
+def _propose(
+    answered: AnsweredQuestion, paragraphs: Paragraphs, attempt: int, seed: int
+) -> tuple[UnanswerableMethod, str]:
     """The context for one attempt: the first two attempts use both ways, later ones other paragraphs."""
     removing = (draw_number(seed, "way", answered.question.uid) + attempt) % 2 and attempt <= 2
     if removing and (
-        context := without(answered.question.context, answered.answer.start, answered.answer.stop)
+        context := remove_sentences(answered.question.context, answered.answer.start, answered.answer.stop)
     ):
-        return Way.REMOVED, context
+        return UnanswerableMethod.REMOVED, context
     number = draw_number(seed, "other", answered.question.uid, attempt)
-    return Way.OTHER, paragraphs.other(answered.question, number)
+    return UnanswerableMethod.OTHER, paragraphs.other(answered.question, number)
 
 
-def _holds(context: str, answer: str) -> bool:
+def _contains(context: str, answer: str) -> bool:
     """True if the context contains the answer's words in sequence."""
     return f" {' '.join(words_of(answer))} " in f" {' '.join(words_of(context))} "

@@ -12,7 +12,7 @@ from mtkd.precision import multiplies_in_bf16
 R = TypeVar("R")
 
 _ON_CPU = 32  # larger batches are hardly faster there
-_MOST = 1024
+_MAX_BATCH = 1024
 _BYTES = 4  # per number; bf16 needs less
 _ENCODER_COPIES, _DECODER_COPIES = 6, 4  # activations of a layer, or logits, that exist at the same time
 _USED = 0.5  # of the free memory; the rest is for fragments and libraries
@@ -68,7 +68,7 @@ def choose_batch_size(
         return BatchSize(_ON_CPU, halves=True)
     free, _ = torch.cuda.mem_get_info(model.device)
     fitting = int(free * _USED) // bytes_per_prompt(model.config, max_input, rows, steps)
-    return BatchSize(1 << max(min(fitting, _MOST), 1).bit_length() - 1, halves=True)
+    return BatchSize(1 << max(min(fitting, _MAX_BATCH), 1).bit_length() - 1, halves=True)
 
 
 def bytes_per_prompt(config: Any, max_input: int, rows: int, steps: int) -> int:

@@ -58,7 +58,7 @@ class Decoder:
 
     def __init__(self, model, precision: str = "fp32"):
         self.head = model.lm_head.weight
-        self.inner = "highest" if precision == "fp32" else "medium"
+        self.matmul_precision = "highest" if precision == "fp32" else "medium"
         self.model = model.eval() if precision == "fp32" else copy.deepcopy(model).eval().bfloat16()
         self.config = model.config
         self.device = model.device
@@ -73,11 +73,11 @@ class Decoder:
         real = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
         if self.device.type == "cpu":  # one at a time: there is no padding, and the data fit in the cache
             encode = self.model.encoder
-            read = {
+            encoded_prompts = {
                 prompt_ids: encode(torch.tensor([prompt_ids])).last_hidden_state[0]
                 for prompt_ids in dict.fromkeys(ids)
             }
-            encoded = pad_sequence([read[prompt_ids] for prompt_ids in ids], batch_first=True)
+            encoded = pad_sequence([encoded_prompts[prompt_ids] for prompt_ids in ids], batch_first=True)
         else:
             padded = pad_sequence([torch.tensor(prompt_ids) for prompt_ids in ids], batch_first=True).to(
                 self.device
@@ -101,15 +101,15 @@ class Decoder:
         bias: Tensor | None = None
         for index, layer in enumerate(self.layers):
             bias = layer.position_bias(state.step) if layer.has_bias else bias
-            hidden = hidden + layer.look_back(
+            hidden = hidden + layer.self_attend(
                 hidden, state.keys[index], state.values[index], state.step, bias
             )
-            hidden = hidden + layer.look_at(hidden, state.encoded, state.hidden)
+            hidden = hidden + layer.cross_attend(hidden, state.encoded, state.hidden)
             hidden = layer.feed_forward(hidden)
         state.step += 1
         hidden = (self.model.decoder.final_layer_norm(hidden) * self.scale).float()
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.inner)
+        torch.set_float32_matmul_precision(self.matmul_precision)
         try:
             return F.linear(hidden, self.head)
         finally:
@@ -120,40 +120,39 @@ class _Layer:
     """The weights of one layer, arranged for `Decoder.step`; M stands for the B * K rows."""
 
     def __init__(self, block):
-        self_attention, cross_attention = block.layer[0], block.layer[1]
-        self.attention, self.feed_forward = self_attention.SelfAttention, block.layer[-1]
-        self.own_norm, self.cross_norm = self_attention.layer_norm, cross_attention.layer_norm
+        self_layer, cross_layer, self.feed_forward = block.layer
+        self.self_norm = self_layer.layer_norm
+        self.attention = self_layer.SelfAttention
         self.has_bias = self.attention.has_relative_attention_bias
-        attention = self.attention
-        self.qkv = torch.cat([attention.q.weight, attention.k.weight, attention.v.weight])
-        self.own_out = attention.o.weight
-        attention = cross_attention.EncDecAttention
-        heads, size = attention.n_heads, attention.key_value_proj_dim
-        self.heads = heads
-        self.query, self.cross_out = attention.q.weight, attention.o.weight
-        self.to_keys = attention.k.weight.view(heads, size, -1)  # (H, d, D)
-        self.from_values = attention.v.weight.view(heads, size, -1).transpose(1, 2)  # (H, D, d)
+        self.qkv = torch.cat([self.attention.q.weight, self.attention.k.weight, self.attention.v.weight])
+        self.self_out = self.attention.o.weight
+        self.cross_norm = cross_layer.layer_norm
+        cross_attention = cross_layer.EncDecAttention
+        self.heads = cross_attention.n_heads
+        self.query = cross_attention.q.weight
+        size = cross_attention.key_value_proj_dim
+        self.to_keys = cross_attention.k.weight.view(self.heads, size, -1)  # (H, d, D)
+        self.from_values = cross_attention.v.weight.view(self.heads, size, -1).transpose(1, 2)  # (H, D, d)
+        self.cross_out = cross_attention.o.weight
 
     def position_bias(self, step: int) -> Tensor:
         """(1, H, 1, step + 1) position bias, added to the scores of the last token."""
         return self.attention.compute_bias(1, step + 1, past_seen_tokens=step)
 
-    def look_back(
+    def self_attend(
         self, hidden: Tensor, keys: Tensor, values: Tensor, step: int, bias: Tensor | None
     ) -> Tensor:
         """Self-attention of one token, (M, D) to (M, D); its key and value are added to the buffers."""
         rows = len(hidden)
-        projected = F.linear(self.own_norm(hidden), self.qkv).view(rows, 3, self.heads, 1, -1)
-        query, keys[:, :, step], values[:, :, step] = (
-            projected[:, 0],
-            projected[:, 1, :, 0],
-            projected[:, 2, :, 0],
-        )
+        projected = F.linear(self.self_norm(hidden), self.qkv).view(rows, 3, self.heads, 1, -1)
+        query = projected[:, 0]
+        keys[:, :, step] = projected[:, 1, :, 0]
+        values[:, :, step] = projected[:, 2, :, 0]
         scores = query @ keys[:, :, : step + 1].transpose(2, 3)
         weights = (scores if bias is None else scores + bias).softmax(-1)
-        return F.linear((weights @ values[:, :, : step + 1]).view(rows, -1), self.own_out)
+        return F.linear((weights @ values[:, :, : step + 1]).view(rows, -1), self.self_out)
 
-    def look_at(self, hidden: Tensor, encoded: Tensor, mask: Tensor) -> Tensor:
+    def cross_attend(self, hidden: Tensor, encoded: Tensor, mask: Tensor) -> Tensor:
         """Cross-attention of the M = B * K rows to the B encoded prompts, (M, D) to (M, D)."""
         rows, prompts = len(hidden), len(encoded)
         query = F.linear(self.cross_norm(hidden), self.query).view(rows, self.heads, -1).transpose(0, 1)

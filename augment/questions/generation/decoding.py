@@ -72,7 +72,7 @@ def decode(
     """
     sizes = BatchSize(batch) if isinstance(batch, int) else batch
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
-    search = _beams if strategy.beams > 1 else _line
+    search = _beam_search if strategy.beams > 1 else _decode_single
     done: list[list[list[int]]] = [[] for _ in prompts]
 
     def run(part: list[int]) -> list[_DecodedPrompt]:
@@ -97,20 +97,23 @@ class _DecodedPrompt:
     margin: float
 
 
-def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
+def _decode_single(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
     """Decode one question per prompt; finished rows are dropped while at least two others continue."""
     choose = _sampler(strategy) if strategy.sample else _greedy
-    stops, count = _stops(decoder), len(prompts)
+    end_tokens = _end_tokens(decoder)
+    count = len(prompts)
     streams = np.array([prompt.stream for prompt in prompts], np.uint64)
     state = decoder.start([list(prompt.ids) for prompt in prompts], 1, strategy.limit)
-    tokens = torch.full((count,), _first(decoder), device=decoder.device)
+    tokens = torch.full((count,), _start_token(decoder), device=decoder.device)
     questions: list[list[int]] = [[] for _ in prompts]
-    margins, rows, ended = np.full(count, np.inf), np.arange(count), np.zeros(count, bool)
+    margins = np.full(count, np.inf)
+    rows = np.arange(count)
+    ended = np.zeros(count, bool)
     for step in range(strategy.limit):
         tokens, margin = choose(decoder.step(state, tokens), streams[rows], step)
         margins[rows] = np.where(ended[rows], margins[rows], np.minimum(margins[rows], margin.cpu().numpy()))
         chosen = tokens.tolist()
-        ended[rows] |= [token in stops for token in chosen]
+        ended[rows] |= [token in end_tokens for token in chosen]
         going = np.flatnonzero(~ended[rows]).tolist()
         for index in going:
             questions[rows[index]].append(chosen[index])
@@ -171,25 +174,28 @@ def _gumbel(streams: np.ndarray, step: int, tokens: Tensor) -> Tensor:
     return torch.from_numpy(-np.log(-np.log(uniform))).to(tokens.device, torch.float32)
 
 
-def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
+def _beam_search(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
     """Beam search for the questions with the highest mean log-probability per token.
 
     Of the 2K most likely continuations of a prompt, the finished ones are set aside and the best K others are
     kept. A prompt is done when its best unfinished question, at its current mean, beats none of its K
     finished ones.
     """
-    count, width, stops = len(prompts), strategy.beams, _stops(decoder)
+    count = len(prompts)
+    width = strategy.beams
+    end_tokens = _end_tokens(decoder)
     state = decoder.start([list(prompt.ids) for prompt in prompts], width, strategy.limit)
-    tokens = torch.full((count * width,), _first(decoder), device=decoder.device)
+    tokens = torch.full((count * width,), _start_token(decoder), device=decoder.device)
     scores = torch.full((count, width), -torch.inf, device=decoder.device)
     scores[:, 0] = 0.0
     hypotheses = [_Hypotheses(width) for _ in prompts]
     texts: list[list[list[int]]] = [[[] for _ in range(width)] for _ in prompts]
-    ends = torch.tensor(sorted(stops), device=decoder.device)
+    ends = torch.tensor(sorted(end_tokens), device=decoder.device)
     for step in range(1, strategy.limit + 1):
         logs = decoder.step(state, tokens).float().log_softmax(1).view(count, width, -1)
         best = (scores[:, :, None] + logs).flatten(1).topk(2 * width + 1)
-        from_row, token = best.indices // logs.shape[2], best.indices % logs.shape[2]
+        from_row = best.indices // logs.shape[2]
+        token = best.indices % logs.shape[2]
         ended = torch.isin(token, ends)
         ended[:, -1] = True
         beams = torch.argsort(ended.long(), stable=True, dim=1)[:, : width + 1]
@@ -199,11 +205,11 @@ def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[
             if hypothesis.settled:
                 continue
             hypothesis.margin = min(hypothesis.margin, float(lead[index]))
-            rows, names = from_row[index].tolist(), token[index].tolist()
+            rows, ids = from_row[index].tolist(), token[index].tolist()
             for rank in range(width):
-                if names[rank] in stops:
+                if ids[rank] in end_tokens:
                     hypothesis.add(texts[index][rows[rank]], float(best.values[index, rank]), step)
-            texts[index] = [texts[index][rows[k]] + [names[k]] for k in beams[index, :width].tolist()]
+            texts[index] = [texts[index][rows[k]] + [ids[k]] for k in beams[index, :width].tolist()]
             hypothesis.settle(float(scores[index, 0]) / step)
         if all(hypothesis.settled for hypothesis in hypotheses):
             break
@@ -220,7 +226,9 @@ class _Hypotheses:
     """The finished questions of one prompt, sorted by mean log-probability."""
 
     def __init__(self, width: int):
-        self.width, self.margin, self.settled = width, float("inf"), False
+        self.width = width
+        self.margin = float("inf")
+        self.settled = False
         self.done: list[tuple[float, list[int]]] = []
 
     def add(self, text: list[int], score: float, length: int) -> None:
@@ -240,11 +248,11 @@ class _Hypotheses:
         return _DecodedPrompt([text for _, text in self.done[: self.width]], min([self.margin, *leads]))
 
 
-def _stops(decoder: Decoder) -> set[int]:
+def _end_tokens(decoder: Decoder) -> set[int]:
     end = decoder.config.eos_token_id
     return set(end) if isinstance(end, list) else {end}
 
 
-def _first(decoder: Decoder) -> int:
+def _start_token(decoder: Decoder) -> int:
     start = decoder.config.decoder_start_token_id
     return decoder.config.pad_token_id if start is None else start

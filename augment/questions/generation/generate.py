@@ -41,7 +41,7 @@ def readable(tokenizer: Any, texts: list[str], reading: Reading) -> list[str | N
 
     The leading sentences are kept, or, if the format shows a single sentence, all that fit individually.
     """
-    room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.asks_for_an_answer else 0)
+    room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.uses_answer else 0)
     result: list[str | None] = list(texts)
     long = [index for index, text in enumerate(texts) if len(text.encode()) > room]
     counted = _lengths(tokenizer, [texts[index] for index in long])
@@ -80,27 +80,28 @@ class _Request:
     answer: str | None
 
 
-def generate_questions(
-    tokenizer: Any, decode: Decode, asking: QuestionOptions, uids: list[str], contexts: list[str]
+def decode_questions(
+    tokenizer: Any, decode: Decode, options: QuestionOptions, uids: list[str], contexts: list[str]
 ) -> list[list[GeneratedQuestion]]:
-    """Generate up to `asking.count` distinct, non-blank questions about each context.
+    """Generate up to `options.count` distinct, non-blank questions about each context.
 
     The questions about a context depend only on the model, the settings, its uid and its text.
     """
-    form, questions = asking.reading.format, [list[GeneratedQuestion]() for _ in contexts]
-    shown = readable(tokenizer, contexts, asking.reading)
+    form = options.reading.format
+    questions = [list[GeneratedQuestion]() for _ in contexts]
+    shown = readable(tokenizer, contexts, options.reading)
     requests = [
         request
         for row, context in enumerate(shown)
         if context and context.strip()
-        for request in _requests(row, context, form, asking)
+        for request in _requests(row, context, form, options)
     ]
-    strategy = asking.strategy
+    strategy = options.strategy
     until = _up_to(tokenizer.convert_tokens_to_ids(form.end)) if form.end else list
     for attempt in range(_ATTEMPTS if strategy.sample else 1):
         ids = tokenizer([request.text for request in requests], verbose=False).input_ids if requests else []
         prompts = [
-            Prompt(tuple(tokens), stream_of(asking.seed, uids[request.row], request.number, attempt))
+            Prompt(tuple(tokens), stream_of(options.seed, uids[request.row], request.number, attempt))
             for tokens, request in zip(ids, requests, strict=True)
         ]
         texts = [
@@ -111,7 +112,7 @@ def generate_questions(
         for rank in range(max(map(len, texts), default=0)):  # the best of each prompt before any second
             for index, request in enumerate(requests):
                 text = texts[index][rank]
-                done[index] |= _add_question(questions[request.row], text, request.answer, asking.count)
+                done[index] |= _add_question(questions[request.row], text, request.answer, options.count)
         requests = [request for request, finished in zip(requests, done, strict=True) if not finished]
     return questions
 
@@ -121,14 +122,14 @@ def _up_to(end: int) -> Callable[[list[int]], list[int]]:
     return lambda tokens: tokens[: tokens.index(end)] if end in tokens else tokens
 
 
-def _requests(row: int, context: str, form: Format, asking: QuestionOptions) -> list[_Request]:
+def _requests(row: int, context: str, form: Format, options: QuestionOptions) -> list[_Request]:
     """The requests for one context: one per question, or a single one if beam search returns several."""
-    if not form.asks_for_an_answer:
-        count = 1 if asking.strategy.beams > 1 else asking.count
+    if not form.uses_answer:
+        count = 1 if options.strategy.beams > 1 else options.count
         return [_Request(row, number, form.prompt(context), None) for number in range(count)]
-    candidates = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
+    candidates = by_spacy(context, options.spacy) if options.spacy else by_rule(context)
     requests = []
-    for number, answer in enumerate(spread_over_text(candidates, asking.count)):
+    for number, answer in enumerate(spread_over_text(candidates, options.count)):
         short = " ".join(answer.text.split()[:8])
         requests.append(_Request(row, number, form.prompt(context, short, answer.start), short))
     return requests

@@ -41,7 +41,7 @@ class EnglishOnly:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ParagraphSelection:
     """Which paragraphs are used. Each one is judged alone, so that any process can select some of them.
 
     Attributes:
@@ -78,7 +78,9 @@ class Selection:
         return rows, replace(counts, **left_out)
 
 
-def _collect(selection: Selection, task: str, paragraphs: Iterator[Paragraph]) -> tuple[Rows, Counts]:
+def _collect(
+    selection: ParagraphSelection, task: str, paragraphs: Iterator[Paragraph]
+) -> tuple[Rows, Counts]:
     total = Counts()
 
     def parts() -> Iterator[Rows]:

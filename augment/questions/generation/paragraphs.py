@@ -111,7 +111,7 @@ def open_paragraphs(spec: str, column: str, title: str, split: str = "train") ->
     return _of_files(TextFiles.open(path, column), path, title)
 
 
-def file_names(files: TextFiles, root: Path) -> dict[Path, str]:
+def names_in_uids(files: TextFiles, root: Path) -> dict[Path, str]:
     """File -> its name in the uids of its paragraphs."""
     names = {path: _stem(path, root) for path in files.paths}
     if len(set(names.values())) < len(names):  # a.txt beside a.jsonl
@@ -120,7 +120,7 @@ def file_names(files: TextFiles, root: Path) -> dict[Path, str]:
 
 
 def _of_files(files: TextFiles, root: Path, title: str) -> Iterator[Paragraph]:
-    names = file_names(files, root)
+    names = names_in_uids(files, root)
 
     def paragraph(text: PlacedText) -> Paragraph:
         return Paragraph(f"{names[text.file]}/{text.number}", text.text, text.title or text.file.name)

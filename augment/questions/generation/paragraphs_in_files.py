@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from augment.questions.generation.paragraph_selection import Selection
-from augment.questions.generation.paragraphs import Counts, Paragraph, as_rows, file_names
+from augment.questions.generation.paragraph_selection import ParagraphSelection
+from augment.questions.generation.paragraphs import Counts, Paragraph, as_rows, names_in_uids
 from mtkd.output_files.worker_pools import WorkerPool
 from tasks.common.errors import UserError
 from tasks.common.progress import Advance
@@ -31,7 +31,7 @@ from tasks.data.raw_table import python_values
 from tasks.data.rows import Rows, concat
 
 CHUNK = 1024  # rows of a file whose selected paragraphs are counted together
-_MOST_CHUNKS = 64  # per task of a worker
+_MAX_CHUNKS = 64  # per task of a worker
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ParagraphsInFiles(RowsInFiles):
     """
 
     task: str
-    selection: Selection
+    selection: ParagraphSelection
     files: tuple[ParagraphFile, ...]
     selected: np.ndarray
     start: int
@@ -163,7 +163,7 @@ def plan_files(files: TextFiles, root: Path, title: str) -> list[ParagraphFile] 
     """
     if any(path.suffix != ".parquet" for path in files.paths):
         return None
-    names = file_names(files, root)
+    names = names_in_uids(files, root)
     planned = []
     try:
         for path in files.paths:
@@ -177,7 +177,7 @@ def plan_files(files: TextFiles, root: Path, title: str) -> list[ParagraphFile] 
 
 
 def select_in_files(
-    task: str, selection: Selection, files: list[ParagraphFile], pool: WorkerPool, advance: Advance
+    task: str, selection: ParagraphSelection, files: list[ParagraphFile], pool: WorkerPool, advance: Advance
 ) -> tuple[ParagraphsInFiles, Counts]:
     """Let other processes select the paragraphs of some files.
 
@@ -188,7 +188,7 @@ def select_in_files(
         UserError: a file has changed since it was planned, or cannot be read.
     """
     total_chunks = sum(file.n_chunks for file in files)
-    step = min(max(1, total_chunks // (2 * pool.size)), _MOST_CHUNKS)
+    step = min(max(1, total_chunks // (2 * pool.size)), _MAX_CHUNKS)
     parts = [
         file.slice(start, min(start + step, file.n_chunks))
         for file in files
@@ -212,7 +212,7 @@ def with_digest(paragraphs: ParagraphsInFiles, pool: WorkerPool) -> ParagraphsIn
     )
 
 
-def _count_selected(selection: Selection, file: ParagraphFile) -> tuple[Counts, np.ndarray]:
+def _count_selected(selection: ParagraphSelection, file: ParagraphFile) -> tuple[Counts, np.ndarray]:
     """The counts of the paragraphs of a part of a file, and how many are selected from each chunk."""
     total, selected = Counts(), list[int]()
     for chunk in file.chunks():

@@ -16,7 +16,7 @@ from augment.corpus_directory import ENDPOINT_ANSWERS
 from augment.corpus_writer import CorpusJob, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.config import GenerationConfig
-from augment.questions.generation.paragraph_selection import EnglishOnly, Selection
+from augment.questions.generation.paragraph_selection import EnglishOnly, ParagraphSelection
 from augment.questions.generation.paragraphs import HUB, Counts, Paragraph, open_paragraphs, paragraphs_of
 from augment.questions.generation.paragraphs_in_files import (
     CHUNK,
@@ -38,7 +38,7 @@ from tasks.data.rows import Rows
 if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
-_MOST_OUTPUT = 1024  # tokens of a question
+_MAX_OUTPUT = 1024  # tokens of a question
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -107,7 +107,7 @@ def prepare_generation(
         _refuse(config, _OF_T5, "an endpoint")
         prompt, client = read_options(config)
         close = client.close
-        rows, counts = _select(config, task, stream, Selection(config.words), THIS_PROCESS)
+        rows, counts = _select(config, task, stream, ParagraphSelection(config.words), THIS_PROCESS)
         paragraphs = list(_paragraphs(rows))
         log = AnswerLog(out / ENDPOINT_ANSWERS, ignore=overwrite)
         augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
@@ -142,7 +142,7 @@ def _prepare_rules(
     """The augmenter with grammar rules, the selected paragraphs, and their counts."""
     _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model='rules'`")
     entities = load_entities(config.spacy) if config.spacy else None
-    rows, counts = _select(config, task, stream, Selection(config.words, EnglishOnly()), workers)
+    rows, counts = _select(config, task, stream, ParagraphSelection(config.words, EnglishOnly()), workers)
     augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
     if len(rows) and not any(generate_rule_questions(p.text, 1, entities) for p in _paragraphs(rows)):
         raise UserError(
@@ -157,15 +157,15 @@ def _prepare_t5(
 ) -> tuple[Augmenter, SourceRows, Counts]:
     """The augmenter with a T5, the selected paragraphs, and their counts."""
     _refuse(config, _OF_ENDPOINTS, "a T5")
-    if (config.max_output or 0) > _MOST_OUTPUT:
+    if (config.max_output or 0) > _MAX_OUTPUT:
         raise UserError(
             f"`max_output={config.max_output}` is more than a question has",
-            expected=f"up to {_MOST_OUTPUT:,} tokens",
+            expected=f"up to {_MAX_OUTPUT:,} tokens",
         )
     from augment.questions.generation.prepare_t5 import PreparedT5
 
     t5 = PreparedT5.load(config)
-    rows, counts = _select(config, task, stream, Selection(config.words, t5.usable), workers)
+    rows, counts = _select(config, task, stream, ParagraphSelection(config.words, t5.usable), workers)
     return t5.augmenter(counts, device), rows, counts
 
 
@@ -181,7 +181,11 @@ def _refuse(config: GenerationConfig, options: str, model: str) -> None:
 
 
 def _select(
-    config: GenerationConfig, task: str, stream: Iterator[Paragraph], selection: Selection, workers: Workers
+    config: GenerationConfig,
+    task: str,
+    stream: Iterator[Paragraph],
+    selection: ParagraphSelection,
+    workers: Workers,
 ) -> tuple[SourceRows, Counts]:
     """The selected paragraphs: as rows, or left in large parquet files for other processes to read."""
     files = None

@@ -11,7 +11,7 @@ from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
-from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
+from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_question_options
 from augment.questions.generator import (
     Generator,
     Reading,
@@ -50,7 +50,7 @@ class PreparedT5:
 
     config: GenerationConfig
     generator: Generator
-    asking: QuestionOptions
+    options: QuestionOptions
 
     @staticmethod
     def load(config: GenerationConfig) -> PreparedT5:
@@ -61,37 +61,43 @@ class PreparedT5:
         strategy = Strategy(
             config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
         )
-        asking = QuestionOptions(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
-        check_asking(asking, config.backend, config.precision)
-        return PreparedT5(config, generator, asking)
+        options = QuestionOptions(
+            generator.reading, strategy, config.seed, config.per_paragraph, config.spacy
+        )
+        check_question_options(options, config.backend, config.precision)
+        return PreparedT5(config, generator, options)
 
     @property
     def usable(self) -> ReadableOnly:
         """Drops paragraphs that do not fit the generator."""
-        return ReadableOnly(path_for_workers(self.config.model), self.asking.reading)
+        return ReadableOnly(path_for_workers(self.config.model), self.options.reading)
 
     def augmenter(self, counts: Counts, device: Any) -> Questions:
         """The augmenter, with the model on a device."""
-        config, generator, strategy = self.config, self.generator, self.asking.strategy
+        config, generator = self.config, self.generator
+        strategy = self.options.strategy
         generator.model.to(device)
         precision = choose_precision(config.precision, config.backend, device)
         batch = choose_batch_size(
             config.batch, generator.model, generator.reading.max_input, strategy.beams, strategy.limit
         )
-        digest, reading = digest_generator(generator), dataclasses.asdict(generator.reading)
-        same = dataclasses.replace(
-            config, model=path_for_workers(config.model), precision=precision, **reading
+        digest = digest_generator(generator)
+        worker_config = dataclasses.replace(
+            config,
+            model=path_for_workers(config.model),
+            precision=precision,
+            **dataclasses.asdict(generator.reading),
         )
         return Questions(
             generator,
             digest,
-            self.asking,
+            self.options,
             BACKENDS[config.backend](generator, batch, precision),
             config.backend,
             precision,
             str(config.words or "any"),
             counts.sentence(),
-            functools.partial(_load_same, same, digest, counts),
+            functools.partial(_load_same, worker_config, digest, counts),
         )
 
 

@@ -15,7 +15,7 @@ from augment.questions.generation.generate import (
     Decode,
     GeneratedQuestion,
     QuestionOptions,
-    generate_questions,
+    decode_questions,
 )
 from augment.questions.generator import Generator
 from tasks.common.errors import UserError
@@ -43,7 +43,7 @@ class Questions(Augmenter):
 
     generator: Generator
     digest: str
-    asking: QuestionOptions
+    options: QuestionOptions
     decode: Decode
     backend: str = "native"
     precision: str = "fp32"
@@ -63,7 +63,7 @@ class Questions(Augmenter):
     @property
     def settings(self) -> dict[str, float | int | str]:
         """All settings that affect the questions, by name."""
-        reading, strategy = self.asking.reading, self.asking.strategy
+        reading, strategy = self.options.reading, self.options.strategy
         drawn: dict[str, float | int | str] = (
             {"temperature": strategy.temperature, "top_p": strategy.top_p} if strategy.sample else {}
         )
@@ -76,8 +76,8 @@ class Questions(Augmenter):
             "decoding": "sample" if strategy.sample else "beams" if strategy.beams > 1 else "greedy",
             "beams": strategy.beams,
             **drawn,
-            "seed": self.asking.seed,
-            "answers": (self.asking.spacy or "rule") if reading.format.asks_for_an_answer else "none",
+            "seed": self.options.seed,
+            "answers": (self.options.spacy or "rule") if reading.format.uses_answer else "none",
             "engine": self.backend,
             "precision": self.precision,
             "words": self.words,
@@ -88,26 +88,26 @@ class Questions(Augmenter):
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
-            questions = generate_questions(
-                self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts
+            questions = decode_questions(
+                self.generator.tokenizer, self.decode, self.options, part.uids.to_pylist(), contexts
             )
             yield Copies(_table(part, questions), 0, 0, 0)
 
 
-_MOST = 100  # questions per paragraph, and beams
+_MAX_QUESTIONS = 100  # questions per paragraph, and beams
 
 
-def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
+def check_question_options(options: QuestionOptions, backend: str, precision: str) -> None:
     """Check that the settings can produce the requested questions and that the packages are installed.
 
     Raises:
         UserError: the settings contradict each other, or spaCy, its pipeline or the backend is missing.
     """
-    strategy, form = asking.strategy, asking.reading.format
-    if not (1 <= strategy.beams <= _MOST and 1 <= asking.count <= _MOST):
+    strategy, form = options.strategy, options.reading.format
+    if not (1 <= strategy.beams <= _MAX_QUESTIONS and 1 <= options.count <= _MAX_QUESTIONS):
         raise UserError(
-            f"`beams={strategy.beams}`, `per_paragraph={asking.count}`: out of range",
-            expected=f"1 to {_MOST} of each",
+            f"`beams={strategy.beams}`, `per_paragraph={options.count}`: out of range",
+            expected=f"1 to {_MAX_QUESTIONS} of each",
         )
     if strategy.sample and strategy.beams > 1:
         raise UserError("`sample=True` cannot be combined with `beams`", expected="only one of the two")
@@ -116,15 +116,10 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
             f"`temperature={strategy.temperature}`, `top_p={strategy.top_p}`: out of range",
             expected="a temperature above 0, 0 < top-p <= 1",
         )
-    if (
-        not form.asks_for_an_answer
-        and asking.count > 1
-        and not strategy.sample
-        and strategy.beams < asking.count
-    ):
+    if not form.uses_answer and options.count > 1 and not strategy.sample and strategy.beams < options.count:
         raise UserError(
-            f"greedy decoding cannot generate {asking.count} different questions per paragraph",
-            hint=f"use `sample=True`, at least `beams={asking.count}`, or a model trained with "
+            f"greedy decoding cannot generate {options.count} different questions per paragraph",
+            hint=f"use `sample=True`, at least `beams={options.count}`, or a model trained with "
             "`format='sentence'`",
         )
     if backend == "ctranslate2":
@@ -138,8 +133,8 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
                 "`sample=True` with `backend='ctranslate2'`, whose sampling cannot be seeded per paragraph",
                 hint="use `beams`, or `backend='native'`",
             )
-    if form.asks_for_an_answer and asking.spacy:
-        load_spacy(asking.spacy)
+    if form.uses_answer and options.spacy:
+        load_spacy(options.spacy)
 
 
 def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Table:

@@ -18,7 +18,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 _INNER = re.compile(r"(?<=[\w,;:)%] )[A-ZÀ-Þ][\w’'-]*")
 _CUT = re.compile(r"[(\[\n]")  # an answer must be text without what the tags leave out
 _LENGTHS = range(25, 401)  # characters of a sentence
-_LEAST_ENGLISH, _LEAST_WORDS = 0.12, 8
+_MIN_ENGLISH_SHARE = 0.12  # of the words of an English text, those that are frequent in English
+_MIN_WORDS = 8  # in a text whose language can be told by frequent words
 _OWNERS = frozenset(("his", "her", "its", "their"))
 
 Entities = Callable[[str], list[tuple[str, str]]]
@@ -28,9 +29,9 @@ Entities = Callable[[str], list[tuple[str, str]]]
 def is_english(text: str) -> bool:
     """False for text in another alphabet, or with too few of the words that are frequent in English."""
     words = _WORD.findall(text.lower())
-    if len(words) < _LEAST_WORDS:  # too short to tell by frequent words
+    if len(words) < _MIN_WORDS:  # too short to tell by frequent words
         return sum(word.isascii() for word in words) * 2 >= len(words)
-    return sum(word in WORDS["english"] for word in words) >= max(1, int(_LEAST_ENGLISH * len(words)))
+    return sum(word in WORDS["english"] for word in words) >= max(1, int(_MIN_ENGLISH_SHARE * len(words)))
 
 
 def generate_rule_questions(

@@ -71,9 +71,9 @@ def read_asked(
         question, context, answers = (column[row] for column in columns)
         if not context.strip() or not question.strip():
             continue
-        if form.asks_for_an_answer and not answers["text"]:
+        if form.uses_answer and not answers["text"]:
             continue
-        marked = form.asks_for_an_answer
+        marked = form.uses_answer
         prompt = (
             form.prompt(context, answers["text"][0], answers["answer_start"][0])
             if marked

@@ -38,7 +38,7 @@ class GeneratorScores:
 
 
 @torch.inference_mode()
-def evaluate(
+def score_generator(
     model: Any, tokenizer: Any, held_out: list[ReferenceQuestions], reading: Reading
 ) -> tuple[GeneratorScores, list[Sample]]:
     """Score the model on held-out prompts; returns the scores and a few samples."""

@@ -25,7 +25,7 @@ from augment.questions.training.prompts import (
     prompt_batches,
     read_asked,
 )
-from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
+from augment.questions.training.score_generator import GeneratorScores, Sample, score_generator
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, open_directory
@@ -192,7 +192,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         encoded = encode(tokenizer, references, job.reading.max_input, job.reading.max_output)
         pad = tokenizer.pad_token_id
         result = _Training(accelerator, job, model, encoded, pad, task.name, place).fit()
-        scores, samples = evaluate(model, tokenizer, held_out[0], job.reading)
+        scores, samples = score_generator(model, tokenizer, held_out[0], job.reading)
         report = GeneratorReport(
             reading=job.reading,
             job=job,

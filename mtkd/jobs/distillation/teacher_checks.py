@@ -21,7 +21,7 @@ from tasks.data.rows import has_label
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 
-_MOST_TRAINING_ROWS = 500  # that a teacher predicts if the validation rows are too few to judge its labels
+_MAX_TRAINING_ROWS = 500  # that a teacher predicts if the validation rows are too few to judge its labels
 
 
 def check_teacher(
@@ -79,7 +79,7 @@ def _some_training_rows(rows: EncodedRows, name: str, model: MultiTaskModel) -> 
     labelled = np.flatnonzero(has_label(train.labels))
     if not len(labelled):
         return None
-    spaced = np.linspace(0, len(labelled) - 1, min(len(labelled), _MOST_TRAINING_ROWS)).astype(np.int64)
+    spaced = np.linspace(0, len(labelled) - 1, min(len(labelled), _MAX_TRAINING_ROWS)).astype(np.int64)
     return Encoded.encode(model.reader.rows(train.take(labelled[spaced])), model.reader.tokeniser)
 
 

@@ -13,7 +13,7 @@ from in_process_workers import InProcessPool
 
 import mtkd
 from augment.questions.generation import paragraphs_in_files, prepare_generation
-from augment.questions.generation.paragraph_selection import EnglishOnly, Selection
+from augment.questions.generation.paragraph_selection import EnglishOnly, ParagraphSelection
 from augment.questions.generation.paragraphs import Words, as_rows, open_paragraphs, select_paragraphs
 from augment.questions.generation.paragraphs_in_files import ParagraphsInFiles, plan_files, select_in_files
 from augment.questions.rules.generate import is_english
@@ -76,7 +76,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]
     return groups
 
 
-def plan(text: Path, tmp_path: Path, selection: Selection) -> ParagraphsInFiles:
+def plan(text: Path, tmp_path: Path, selection: ParagraphSelection) -> ParagraphsInFiles:
     files = plan_files(TextFiles.open(text), text, "title")
     assert files is not None and [len(file.range) for file in files] == [40, 1, 56]
     paragraphs, _ = select_in_files("squad", selection, files, InProcessPool(tmp_path, None), lambda _: None)
@@ -89,8 +89,12 @@ def generate(text: Path, out: Path, workers: int, **options: Any) -> dict[str, b
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.*")}
 
 
-@pytest.mark.parametrize("selection", [Selection(), Selection(WORDS), Selection(WORDS, EnglishOnly())])
-def test_any_range_has_the_paragraphs_of_a_list(text: Path, tmp_path: Path, selection: Selection) -> None:
+@pytest.mark.parametrize(
+    "selection", [ParagraphSelection(), ParagraphSelection(WORDS), ParagraphSelection(WORDS, EnglishOnly())]
+)
+def test_any_range_has_the_paragraphs_of_a_list(
+    text: Path, tmp_path: Path, selection: ParagraphSelection
+) -> None:
     chosen, counts = select_paragraphs(open_paragraphs(str(text), "text", "title"), selection.words)
     if selection.usable:
         chosen = [paragraph for paragraph in chosen if is_english(paragraph.text)]
@@ -115,7 +119,7 @@ def test_any_range_has_the_paragraphs_of_a_list(text: Path, tmp_path: Path, sele
 def test_a_part_opens_only_its_row_groups(
     text: Path, tmp_path: Path, opened: list[tuple[str, tuple[int, ...]]]
 ) -> None:
-    planned = plan(text, tmp_path, Selection())
+    planned = plan(text, tmp_path, ParagraphSelection())
     assert {name for name, _ in opened} == {"0.parquet", "1.parquet", "3.parquet"}
     uids = planned.read().uids.to_pylist()
     for uid, groups in (("0/9", (1,)), ("0/24", (3,)), ("3/31", (0, 1)), ("3/40", (1,)), ("1/0", (0,))):
@@ -156,7 +160,7 @@ def test_other_text_is_read_by_the_planning_process(
 
 
 def test_a_file_that_changes_is_noticed(text: Path, tmp_path: Path) -> None:
-    planned = plan(text, tmp_path, Selection())
+    planned = plan(text, tmp_path, ParagraphSelection())
     os.utime(text / "3.parquet", ns=(0, 0))
     planned.slice(0, 10).read()
     with pytest.raises(UserError, match=r"3\.parquet has changed"):

@@ -25,14 +25,14 @@ from transformers import T5ForConditionalGeneration as T5
 
 import mtkd
 from augment.corpus_writer import write_corpus
-from augment.questions.answer_context import around
+from augment.questions.answer_context import sentences_around
 from augment.questions.generation import batch_size
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
 from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
-from augment.questions.generation.generate import QuestionOptions, generate_questions, readable
+from augment.questions.generation.generate import QuestionOptions, decode_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
@@ -498,9 +498,9 @@ def test_answer_formats_use_one_candidate_per_question():
         seen.extend(list(prompt.ids) for prompt in prompts)
         return [[list(prompt.ids)] for prompt in prompts]
 
-    asking = QuestionOptions(Reading("answer"), Strategy(), count=2)
-    (generated,) = generate_questions(
-        Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."]
+    options = QuestionOptions(Reading("answer"), Strategy(), count=2)
+    (generated,) = decode_questions(
+        Letters(), echo, options, ["u"], ["In 1850 Anna Berg left Oslo for Rome."]
     )
     assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo for Rome.", answer)
@@ -508,9 +508,9 @@ def test_answer_formats_use_one_candidate_per_question():
     ]
     late = "The train, which was late, was long, as trains were, and went to Rome."
     text = f"In 1850 Anna Berg left Oslo. {late} End."
-    asking = dataclasses.replace(asking, reading=Reading("sentence", max_input=80))
-    assert readable(Letters(), [text], asking.reading) == ["In 1850 Anna Berg left Oslo. End."]
-    (generated,) = generate_questions(Letters(), echo, asking, ["u"], [text])
+    options = dataclasses.replace(options, reading=Reading("sentence", max_input=80))
+    assert readable(Letters(), [text], options.reading) == ["In 1850 Anna Berg left Oslo. End."]
+    (generated,) = decode_questions(Letters(), echo, options, ["u"], [text])
     assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo.", answer) for answer in ("1850", "Oslo")
     ]
@@ -543,9 +543,9 @@ def test_beams_use_every_answer_before_repeating_one():
     def echo(prompts, strategy):
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
-    asking = QuestionOptions(Reading("answer"), Strategy(beams=3), count=3)
-    (generated,) = generate_questions(
-        Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."]
+    options = QuestionOptions(Reading("answer"), Strategy(beams=3), count=3)
+    (generated,) = decode_questions(
+        Letters(), echo, options, ["u"], ["In 1850 Anna Berg left for the station."]
     )
     assert generated == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
 
@@ -565,7 +565,7 @@ def test_sentences_end_where_they_should():
         ('no." Then', 'He said "no." Then, at 5 p.m., it rained!'),
         ("what", "So what?"),
     ):
-        assert around(text, text.find(part), text.find(part) + len(part)) == found
+        assert sentences_around(text, text.find(part), text.find(part) + len(part)) == found
 
 
 def test_pieces_are_in_the_range():
@@ -779,11 +779,11 @@ def test_a_question_ends_at_the_end_token_of_its_format():
     form = dataclasses.replace(FORMATS["context"], name="short", end="#")
     letters = Letters()
     letters.convert_tokens_to_ids = ord
-    asking = QuestionOptions(Reading("short"), Strategy())
+    options = QuestionOptions(Reading("short"), Strategy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(FORMATS, "short", form)
-        (generated,) = generate_questions(
-            letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], asking, ["u"], ["Text."]
+        (generated,) = decode_questions(
+            letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], options, ["u"], ["Text."]
         )
     assert generated == [("Why?", None)]
 
@@ -806,7 +806,7 @@ def test_an_automatic_batch_is_halved_until_it_fits(monkeypatch):
     decoder, prompts = Decoder(random_t5()), random_prompts()
     strategy = Strategy(limit=10)
     expected = decode(decoder, prompts, strategy, batch=1)
-    real, sizes = decoding._line, []
+    real, sizes = decoding._decode_single, []
 
     def small_memory(decoder, prompts, strategy):
         sizes.append(len(prompts))
@@ -814,13 +814,13 @@ def test_an_automatic_batch_is_halved_until_it_fits(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory (fake)")
         return real(decoder, prompts, strategy)
 
-    monkeypatch.setattr(decoding, "_line", small_memory)
+    monkeypatch.setattr(decoding, "_decode_single", small_memory)
     batch = BatchSize(16, halves=True)
     assert decode(decoder, prompts, strategy, batch) == expected
     assert sizes[:3] == [14, 7, 4] and batch.prompts == 2
     with pytest.raises(torch.OutOfMemoryError):  # a number that the user chose is kept
         decode(decoder, prompts, strategy, 16)
-    monkeypatch.setattr(decoding, "_line", lambda *_: small_memory(None, [0] * 9, None))
+    monkeypatch.setattr(decoding, "_decode_single", lambda *_: small_memory(None, [0] * 9, None))
     with pytest.raises(torch.OutOfMemoryError):
         decode(decoder, prompts, strategy, BatchSize(16, halves=True))
 

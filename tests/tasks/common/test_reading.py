@@ -46,7 +46,7 @@ def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert read_small_file(tmp_path / "f", 11) == b"x" * 11
     with pytest.raises(UserError, match="more than 10 bytes"):
         read_small_file(tmp_path / "f", 10)
-    assert reading.MOST_BYTES > 1 << 20
+    assert reading.MAX_BYTES > 1 << 20
 
 
 def test_a_path_with_a_nul_is_refused() -> None:

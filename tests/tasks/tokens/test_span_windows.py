@@ -18,7 +18,14 @@ from tasks.data.rows import ANSWERS, Rows, answered
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.scoring.span_answers import LONGEST, decode_spans
-from tasks.scoring.squad import best_threshold, exact_match, gold_answers, normalise, score_texts, token_f1
+from tasks.scoring.squad import (
+    best_threshold,
+    exact_match,
+    gold_answers,
+    normalise_answer,
+    score_texts,
+    token_f1,
+)
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
@@ -216,7 +223,7 @@ def test_golds_that_are_only_articles_count_as_none() -> None:
         ANSWERS,
     )
     assert gold_answers(answers) == [[""], [""], ["a cat"]]
-    assert normalise("A  Cat's (the) tail") == "cats tail"
+    assert normalise_answer("A  Cat's (the) tail") == "cats tail"
 
 
 def test_has_answer_and_no_answer_are_scored_apart() -> None:

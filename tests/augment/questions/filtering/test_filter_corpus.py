@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import mtkd
-from augment.questions.answer_context import around, without
+from augment.questions.answer_context import remove_sentences, sentences_around
 from augment.questions.filtering.answerability import checked_answers
 from augment.questions.filtering.filter_corpus import Filtered, FilterJob, filter_corpus
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.filter_shard import FilterSettings
 from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
-from augment.questions.filtering.unanswerable import Refusal, Way
+from augment.questions.filtering.unanswerable import Rejection, UnanswerableMethod
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
 from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.worker_pools import Workers
@@ -173,7 +173,10 @@ def test_the_share_of_unanswerable_rows(finished_corpus):
     rows = rows_of(out)
     made = [row for row in rows if row.method != "t5"]
     assert filtered.tally.unanswerable == pytest.approx(0.33, abs=0.02)
-    assert len(made) == filtered.tally.made.total() and min(filtered.tally.made[way] for way in Way) > 20
+    assert (
+        len(made) == filtered.tally.made.total()
+        and min(filtered.tally.made[way] for way in UnanswerableMethod) > 20
+    )
     assert len({row.uid for row in rows}) == len(rows)
     contexts = {row.parent: row.context for row in QUESTIONS}
     sources = {row.parent: row.source for row in QUESTIONS}
@@ -346,7 +349,7 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
     assert {row.text for row in made} == {"What is the capital of B?"}, (
         "the article's only paragraph: any other"
     )
-    assert filtered.tally.refused[Refusal.HELD] == 2 and filtered.tally.made.total() == 2
+    assert filtered.tally.refused[Rejection.HELD] == 2 and filtered.tally.made.total() == 2
 
 
 @pytest.fixture
@@ -462,12 +465,19 @@ def test_context_cuts_on_examples():
     context = "One was here. Two met Dr. Three there. Four left. Five stayed.  Six slept."
     answer = Answer("Three", context.index("Three"), 1.0, 0.0)
     assert (
-        around(context, answer.start, answer.stop, 1) == "One was here. Two met Dr. Three there. Four left."
+        sentences_around(context, answer.start, answer.stop, 1)
+        == "One was here. Two met Dr. Three there. Four left."
     )
-    assert without(context, answer.start, answer.stop) == "One was here. Four left. Five stayed. Six slept."
+    assert (
+        remove_sentences(context, answer.start, answer.stop)
+        == "One was here. Four left. Five stayed. Six slept."
+    )
     across = Answer("left. Five", context.index("left"), 1.0, 0.0)
-    assert without(context, across.start, across.stop) == "One was here. Two met Dr. Three there. Six slept."
-    assert without("Only one.", 5, 8) == ""
+    assert (
+        remove_sentences(context, across.start, across.stop)
+        == "One was here. Two met Dr. Three there. Six slept."
+    )
+    assert remove_sentences("Only one.", 5, 8) == ""
 
 
 def test_empty_shards_and_corpora_without_asked_for(tmp_path):
