@@ -151,7 +151,7 @@ class OnnxModel:
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
         logits = self.logits(task, encoded, batch)
         layout = reader.layout(len(task.columns))
-        threshold = recorded_threshold(self._scores, task)
+        threshold = recorded_threshold(self._scores, task, self.tasks)
         return list(task.type.records(task, encoded, logits, layout, threshold))
 
 
@@ -175,15 +175,18 @@ def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str
     return {name: array.astype(np.int64) for name, array in arrays.items()}
 
 
-def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task) -> Any:
-    """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None.
+def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
+    """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
+    trained on, or None.
 
     Args:
         scores: the recorded validation scores of a model (`ModelInfo.scores`).
+        heads: head name -> the task that it was trained on.
     """
     if not task.type.has_threshold(task):
         return None
-    thresholds = (s.get("threshold") for s in scores.values() if s["task"] == task.name)
+    names = heads.get(task.head, task).name, task.head  # an export may know the head by another task's name
+    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
     return next((value for value in thresholds if value is not None), None)
 
 

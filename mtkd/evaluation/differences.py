@@ -106,7 +106,7 @@ def sample_scores(
             raise UserError(f"not all models were scored on the same splits of {task.name}")
         rows = [run[split] for run in runs]
         for other in rows[1:]:
-            if not other.uids.equals(rows[0].uids):
+            if not (other.uids.equals(rows[0].uids) and np.array_equal(other.labels, rows[0].labels)):
                 raise UserError(
                     f"the models were not scored on the same rows of {task.name}/{split}",
                     hint="score them on the same data, with the same limit",

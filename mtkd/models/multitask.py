@@ -171,8 +171,8 @@ class MultiTaskModel(nn.Module):
         return out.pooled
 
     def threshold(self, task: Task) -> Any:
-        """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None."""
-        return recorded_threshold(self.info.scores, task)
+        """The best threshold on the validation rows of the task that the head was trained on, or None."""
+        return recorded_threshold(self.info.scores, task, self.tasks)
 
     def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks, and add a new head for each task that has none.

@@ -169,6 +169,7 @@ def _parquet(handle: BinaryIO) -> Iterator[Write]:
         if writer is None:
             writer = stack.enter_context(_parquet_writer(handle, table.schema, raw.path))
         try:
+            _refuse_other_types(table.schema, writer.schema)
             writer.write_table(table.cast(writer.schema))
         except pa.ArrowException as error:
             raise UserError(
@@ -187,6 +188,23 @@ def _parquet_writer(handle: BinaryIO, schema: pa.Schema, path: str) -> pq.Parque
         raise UserError(
             f"{path}: a column cannot be written as parquet: {error}", hint="write JSON lines instead"
         ) from error
+
+
+def _refuse_other_types(found: pa.Schema, written: pa.Schema) -> None:
+    """Raise ArrowTypeError for columns whose values would change, such as the text 007 to the number 7."""
+    for field in found:
+        before = written.field(field.name).type
+        if not _keeps_values(field.type, before):
+            raise pa.ArrowTypeError(f"{field.name!r} held {before}, now {field.type}")
+
+
+def _keeps_values(kind: pa.DataType, written: pa.DataType) -> bool:
+    """True if a cast between these types keeps all values or fails."""
+    if pa.types.is_list(kind) and pa.types.is_list(written):
+        return _keeps_values(kind.value_type, written.value_type)
+    numbers = all(pa.types.is_integer(each) or pa.types.is_floating(each) for each in (kind, written))
+    same = kind.id == written.id and not pa.types.is_list(kind)
+    return same or numbers or pa.types.is_null(kind) or pa.types.is_string(written)
 
 
 def _known(field: pa.Field) -> pa.Field:

@@ -61,7 +61,8 @@ def read_soft_labels(task: Task, raw: RawTable) -> ParsedSoftLabels:
 
     Probabilities become their logarithm (log-odds for several labels per row). If the task does not say what
     the column holds, it holds probabilities if at least half of its rows have only values from 0 to 1.
-    Percentages are refused: as logits, they would be certain of the largest value.
+    Percentages are refused: as logits, they would be certain of the largest value. So are scores that are
+    outside the task's range by more than half of its width.
     """
     assert task.soft_labels is not None
     size = task.type.n_outputs(task)
@@ -77,6 +78,9 @@ def read_soft_labels(task: Task, raw: RawTable) -> ParsedSoftLabels:
     percent = good & _are_percentages(task, values, good)
     if not task.labels:
         kind = "scores"
+        for row in np.flatnonzero(good & _on_another_scale(task, values[:, 0])).tolist():
+            low, high = task.range or (-np.inf, np.inf)
+            problems[row] = f"{values[row, 0]:g} is far outside the range; expected: {low:g} to {high:g}"
     elif task.soft_labels_kind is not None:
         kind = task.soft_labels_kind
     elif good.any() and (between | percent)[good].mean() < 0.5:
@@ -99,6 +103,14 @@ def read_soft_labels(task: Task, raw: RawTable) -> ParsedSoftLabels:
         RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
     ]
     return ParsedSoftLabels(values, kind, row_problems)
+
+
+def _on_another_scale(task: Task, scores: np.ndarray) -> np.ndarray:
+    """(n,) bool, True for scores that no model of the task's range would give: a little outside is usual."""
+    if task.range is None:
+        return np.zeros(len(scores), bool)
+    low, high = task.range
+    return np.asarray(abs(scores - (low + high) / 2) > high - low)
 
 
 def _are_percentages(task: Task, values: np.ndarray, good: np.ndarray) -> np.ndarray:

@@ -21,6 +21,8 @@ from tasks.data.rows import has_label
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 
+_MIN_SCORES = 10  # fewer rows do not tell on which scale a teacher's scores are
+_MIN_CORRELATION = 0.5  # with the labels, of a teacher that knows the task
 _MAX_TRAINING_ROWS = 500  # that a teacher predicts if the validation rows are too few to judge its labels
 
 
@@ -58,6 +60,9 @@ def check_teacher(
                 doubts[name] = remark
     described = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
     record = scores_record(scores)
+    for name, pairs in predictions.items():
+        if tasks[name].type.outputs == "scores" and (remark := _other_scale(*_concatenated(pairs))):
+            warnings.append(f"{described} seems to have another scale than the labels of {name!r}: {remark}")
     for name, remark in doubts.items():
         scored = [f"{s['primary']:.3f} on {key}" for key, s in record.items() if s["task"] == name]
         warnings.append(f"{described} scores {', '.join(scored)}; {remark}")
@@ -67,6 +72,27 @@ def check_teacher(
 def _concatenated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
     return logits, labels
+
+
+def _other_scale(logits: np.ndarray, labels: np.ndarray) -> str | None:
+    """A remark on scores that follow the labels, but are further from them than their mean is, or None.
+
+    Args:
+        logits: (n, 1) scores.
+        labels: (n,), NaN = unlabelled.
+    """
+    labelled = has_label(labels)
+    scores, actual = logits[labelled, 0].astype(np.float64), labels[labelled]
+    if len(actual) < _MIN_SCORES or not (np.ptp(scores) and np.ptp(actual)):
+        return None
+    follows = np.corrcoef(scores, actual)[0, 1] >= _MIN_CORRELATION
+    if not follows or np.square(scores - actual).mean() <= actual.var():
+        return None
+    ranges = (f"{values.min():.3g} to {values.max():.3g}" for values in (scores, actual))
+    return (
+        f"it gives {' where the labels are '.join(ranges)}. The student learns the teacher's scale, so its "
+        "predictions will be on it: bring labels and `range` of the task to that scale, or refine a teacher"
+    )
 
 
 def _possible_order(task: Task, ref: CheckpointRef, pairs: list[tuple[np.ndarray, np.ndarray]]) -> str | None:

@@ -23,6 +23,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
+from mtkd.jobs.grid.finished_inputs import check_finished_inputs
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, within_constant
 from mtkd.jobs.grid.grid_checks import check_paths
@@ -65,12 +66,14 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
 
     Raises:
-        UserError: an input that a cell needs is missing.
+        UserError: an input that a cell needs is missing, or has changed since a finished run.
     """
     check_paths(grid, inputs)
     planned = plan_runs(grid, inputs)
-    for job in dict.fromkeys(job for run in planned for job in run.jobs):
+    jobs_of_grid = list(dict.fromkeys(job for run in planned for job in run.jobs))
+    for job in jobs_of_grid:
         job.require_same_command()
+    check_finished_inputs(jobs_of_grid, inputs.data)
     with locked(inputs.out):
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():

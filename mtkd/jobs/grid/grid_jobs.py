@@ -128,6 +128,11 @@ class Job:
         settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
         return [*words, *setting_words(settings)]
 
+    def option(self, name: str) -> str | None:
+        """The value of an option of the command; None if it is not given."""
+        flag = f"--{name}"
+        return self.words[self.words.index(flag) + 1] if flag in self.words else None
+
     @property
     def finished(self) -> bool:
         """True if the directory holds a finished run of exactly this command."""

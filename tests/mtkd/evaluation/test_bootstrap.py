@@ -181,7 +181,8 @@ def test_verdicts_and_the_mean_over_tasks() -> None:
 def test_models_of_other_rows_are_refused() -> None:
     accuracy = task("classify", "accuracy", labels=PAIR)
     one, other = rows(np.ones(4), np.ones(4)), rows(np.ones(5), np.ones(5))
-    with pytest.raises(UserError, match="same rows of t/v"):
-        difference(accuracy, one, other)
+    for unlike in (other, rows(np.zeros(4), np.ones(4))):
+        with pytest.raises(UserError, match="same rows of t/v"):
+            difference(accuracy, one, unlike)
     with pytest.raises(UserError, match="same splits"):
         sample_scores(accuracy, [{0: {"v": one}}, {0: {"w": one}}])

@@ -62,6 +62,9 @@ def test_what_a_format_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
         write(tmp_path / "out.tsv", ".tsv", SETS, [None, "two\nlines"])
     with pytest.raises(UserError, match="a column has values of another type than before"):
         write(tmp_path / "out.parquet", ".parquet", SETS, [1, "x"])
+    for values in ([1, "007"], [True, 2], [[1], ["007"]]):  # a cast would change the second value
+        with pytest.raises(UserError, match=r"another type than before: 'kept' held .*, now"):
+            write(tmp_path / "out.parquet", ".parquet", SETS, values)
     assert not list(tmp_path.iterdir())
 
 

@@ -128,6 +128,12 @@ def test_percentages_are_refused() -> None:
     assert read(TOPICS, [[3.5, 0.2], [2.0, 1.0]])[1] == []  # no percentages: none is above 20
 
 
+def test_scores_on_another_scale_are_refused() -> None:
+    assert read(SCORE, [5.2, -0.3, 2.0])[1] == [], "a model may give scores a little outside the range"
+    assert read(SCORE, [80, 4.0])[1] == ["0: 80 is far outside the range; expected: 0 to 5"]
+    assert read(SCORE, [80, 4.0], range=None)[1] == []
+
+
 def test_soft_labels_in_another_order_than_the_labels_are_refused(tmp_path: Path, mtkd: Any) -> None:
     rows = [("bad", 0), ("so-so", 1), ("good", 2)] * 10
     probs = [[0.8 if column == number else 0.1 for column in range(3)] for _, number in rows]

@@ -218,3 +218,9 @@ def test_through_every_job(
         assert list(row["probabilities"]) == list(LABELS)
         for (name, p), cut in zip(row["probabilities"].items(), kept["threshold"], strict=True):
             assert abs(p - cut) < 1e-6 or (name in row["prediction"]) == (p > cut)  # p is rounded
+    others = topics / "others.toml"  # with the head and so the thresholds of the task that it was trained on
+    others.write_text((topics / "topics.toml").read_text().replace('"topics"', '"others"\nhead = "topics"'))
+    words = ["--data", "pocket", "--tasks", others, "--split", "test", "--json", tmp_path / "scores.json"]
+    run("evaluate", "--model", tuned, *words, "--quiet")
+    scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    assert scores["others/test"]["threshold"] == kept["threshold"]

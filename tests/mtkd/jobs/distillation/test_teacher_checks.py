@@ -70,3 +70,13 @@ def test_a_weak_teacher_in_the_right_order_should_be_refined(check: Check) -> No
     _, weak = check(60, 100, 0.5)
     assert "Train it longer" in weak and "another order" not in weak
     assert len(check(60, 100, 0.1)) == 1  # only that the order was assumed
+
+
+def test_a_teacher_with_another_scale_is_named() -> None:
+    labels = np.linspace(0, 5, 40)
+    noise = np.random.default_rng(0).normal(0, 0.3, (40, 1))
+    assert teacher_checks._other_scale(labels[:, None] + noise, labels) is None
+    remark = teacher_checks._other_scale((labels[:, None] + noise) / 5, labels)
+    assert remark is not None and "where the labels are 0 to 5" in remark
+    assert teacher_checks._other_scale(noise, labels) is None, "a teacher that knows nothing has no scale"
+    assert teacher_checks._other_scale((labels[:, None] + noise) / 5, np.full(40, np.nan)) is None

@@ -22,6 +22,7 @@ from typing import IO, Any
 import click
 import pytest
 
+import mtkd as api
 from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
 from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
@@ -30,6 +31,7 @@ from mtkd.grids import grid_names, load_grid
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Row, Table
+from mtkd.jobs.grid.finished_inputs import check_finished_inputs
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
@@ -1026,6 +1028,29 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     ) as refused:
         Job(("distill", "y"), tmp_path / "run").require_same_command()
     assert refused.value.hint and "another `out`" in refused.value.hint
+
+
+def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
+    tiny_encoder: Path, write_task: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(24)]
+    task = str(write_task(tmp_path, "classify", "ab", train=rows, validation=rows[:8]))
+    options: dict[str, Any] = {"limit": 16, "epochs": 1}
+    teacher = api.refine(str(tiny_encoder), tasks=task, out=tmp_path / "teacher", **options)
+    job = Job(("finetune", "--model", str(teacher.path)), tmp_path / "tuned")
+    api.finetune(teacher, task=task, out=job.out, lr=1e-3, **options)
+    job.command_file.write_text(json.dumps(job.command))
+    check_finished_inputs([job], "")
+    (tmp_path / "validation.jsonl").rename(tmp_path / "moved.jsonl")
+    check_finished_inputs([job], "")  # rows that are not there cannot be compared
+    write_task(tmp_path, "classify", "ab", train=rows, validation=rows[1:9])
+    with pytest.raises(UserError, match=r"the rows of topics/validation changed after the run in .*tuned"):
+        check_finished_inputs([job], "")
+    write_task(tmp_path, "classify", "ab", train=rows, validation=rows[:8])
+    options |= {"overwrite": True, "settings": {"train.keep": "last"}}
+    api.refine(str(tiny_encoder), tasks=task, out=teacher.path, **options)
+    with pytest.raises(UserError, match=r"the model .*teacher changed after the run in .*tuned"):
+        check_finished_inputs([job], "")
 
 
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
