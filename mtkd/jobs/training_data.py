@@ -172,7 +172,8 @@ class EncodedRows:
         Args:
             setting: the name of the setting that limits the tokens.
         """
-        warnings, per = [], " per text" if reader.input_format == "separate" else ""
+        warnings = []
+        per = " per text" if reader.input_format == "separate" else ""
         for name, rows in self.train(reader).items():
             if rows.windows is not None:
                 continue
@@ -237,7 +238,9 @@ def load_training_data(
     """
     source = request.source()
     tasks_with_questions = question_tasks(corpus, tasks) if corpus else []
-    parts, digests, warnings = [], {}, []
+    parts = []
+    digests = {}
+    warnings = []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
