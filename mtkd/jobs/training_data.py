@@ -113,7 +113,7 @@ class TrainingData:
         for task_data in self.parts:
             windows = task_data.train.windows
             if windows is not None and len(windows.lost):
-                first_row = windows.examples.uids[int(windows.lost[0])].as_py()
+                first_row = windows.whole_rows.uids[int(windows.lost[0])].as_py()
                 are = "is" if len(windows.lost) == 1 else "are"
                 warnings.append(
                     f"{counted(len(windows.lost), 'answer')} of {task_data.task.name} {are} in no window of "
