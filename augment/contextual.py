@@ -224,7 +224,9 @@ def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:
     encoded = lm.tokeniser.token_ids_with_offsets(texts)
     for number, text in enumerate(texts.to_pylist()):
         ids, begins, ends = (column.row(number) for column in encoded)
-        parts, tokens, at = [""], list[int | None](), 0
+        parts = [""]
+        tokens = list[int | None]()
+        at = 0
         for space, word in split_words(text):
             parts[-1] += space
             at += len(space)

@@ -41,7 +41,9 @@ class MaskedLM:
     """
 
     def __init__(self, model: Any, tokeniser: Tokeniser, device: torch.device):
-        self.model, self.tokeniser, self._device = model.to(device).eval(), tokeniser, device
+        self.model = model.to(device).eval()
+        self.tokeniser = tokeniser
+        self._device = device
         self._encoder = TransformerEncoder(config_of(model.config), model.base_model)
         self._specials = tokeniser.layout(1).specials
         self.longest = self._encoder.positions - tokeniser.layout(1).n_specials

@@ -139,7 +139,9 @@ def tag_block(inputs: tuple[pa.Array, Tagger]) -> TaggedBlock:
     """Tag some texts."""
     texts, tagger = inputs
     pairs: dict[tuple[str, str], int] = {}
-    lengths, ids, spaced = list[int](), list[int](), list[bool]()
+    lengths = list[int]()
+    ids = list[int]()
+    spaced = list[bool]()
     for pieces, tags in _tagged(texts, tagger):
         lengths.append(len(pieces))
         for position, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
@@ -238,7 +240,9 @@ def _distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, np.ndarray]:
     """The distinct texts of some columns, by first occurrence, and how often each occurs."""
     _, first, counts = np.unique(mapped(_hashes(columns), np.int64), return_index=True, return_counts=True)
     order = np.argsort(first)
-    first, texts, end = first[order], MappedTexts(), 0
+    first = first[order]
+    texts = MappedTexts()
+    end = 0
     for column in columns:
         for start in range(0, len(column), STEP):
             block = column.slice(start, STEP)

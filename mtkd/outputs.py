@@ -123,7 +123,7 @@ class EncoderOutput:
         sequence: (B, L, D) one vector per token, which the heads of `span` tasks read.
         cls, mean: (B, d).
         hidden, query, key, value, context: (B, L, d); from layer 1 on (B, ceil(L / `EncoderSpec.stride`), d).
-        scores: (B, heads, L, L) [example, head, query, key], with L shortened likewise: Q Kᵀ times the
+        scores: (B, heads, L, L) [row, head, query, key], with L shortened likewise: Q Kᵀ times the
             model's scaling (1 / sqrt(d / heads) unless its family has another), plus its position bias, if it
             has one. No mask is applied: entries of padding, and of two texts that do not see each other,
             carry no information.

@@ -165,7 +165,8 @@ def _holds_lists(distinct: Sequence[str]) -> bool:
     if all(value.startswith("[") for value in distinct):
         return True
     lists = [_split(value) for value in distinct]
-    count, different = sum(map(len, lists)), len({part for parts in lists for part in parts})
+    count = sum(map(len, lists))
+    different = len({part for parts in lists for part in parts})
     piped = any("|" in value for value in distinct)
     return count > len(lists) and (different < count if piped else different < len(lists))
 

@@ -87,7 +87,8 @@ def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
             mark is missing from the vocabulary, or the tokeniser has more ids than the weights.
     """
     for role in ("eos", "pad"):
-        token, number = getattr(tokenizer, f"{role}_token_id"), getattr(config, f"{role}_token_id")
+        token = getattr(tokenizer, f"{role}_token_id")
+        number = getattr(config, f"{role}_token_id")
         numbers = number if isinstance(number, Sequence) else [number]
         if token is None or token not in numbers:
             raise _lacks(f"{role}_token_id is {token} in its tokeniser and {number} in its configuration")

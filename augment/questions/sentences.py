@@ -61,7 +61,9 @@ def _nearest(ends: list[int], target: float) -> int:
 
 
 def _filled(sizes: list[int], most: int) -> list[tuple[int, int]]:
-    pieces, start, size = [], 0, 0
+    pieces = []
+    start = 0
+    size = 0
     for index, length in enumerate(sizes):
         if size and size + length > most:
             pieces.append((start, index))

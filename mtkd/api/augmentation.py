@@ -249,10 +249,14 @@ def _write(
     from mtkd.output_files.distributed import launched
     from tasks.common.progress import progress
 
-    source, ranks, trainable = open_data(data), launched(), _trainable_tasks(tasks)
+    source = open_data(data)
+    ranks = launched()
+    trainable = _trainable_tasks(tasks)
     unlabelled.check(trainable)
     planned = plan_source_rows(method, source, trainable, limit, unlabelled, workers)
-    loaded, rows, added = dict[str, Rows](), dict[str, SourceRows](), dict[str, int]()
+    loaded = dict[str, Rows]()
+    rows = dict[str, SourceRows]()
+    added = dict[str, int]()
     with workers.open() if planned else contextlib.nullcontext() as pool:
         for task in trainable:
             if pool and task.name in planned:

@@ -36,7 +36,7 @@ def report_html(
         teacher: a directory or hub name of a fine-tuned transformers checkpoint, which is scored on the
             validation rows of the runs, and shown as the teacher; only for runs on one task.
         teacher_labels: the labels in the order of its outputs; see `mtkd.distill`.
-        data: where the texts of examples are read; by default where each run read them. Other rows than those
+        data: where the texts of the rows are read; by default where each run read them. Other rows than those
             of the run are not shown.
         examples: the maximum number of rows per task and pair of models; 0 = none.
         bench: also time the models on the CPU.

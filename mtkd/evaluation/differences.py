@@ -67,7 +67,9 @@ class ScoreSamples:
     """
 
     def __init__(self, seeds: Sequence[int], scores: np.ndarray, samples: np.ndarray):
-        self.seeds, self.scores, self.samples = tuple(seeds), scores, samples
+        self.seeds = tuple(seeds)
+        self.scores = scores
+        self.samples = samples
 
     def drawn(self, seed: int) -> np.ndarray:
         """(R,) the mean over seeds on each sample, in which S - 1 of the S seeds are drawn.

@@ -38,7 +38,9 @@ class FrozenEncoder:
     """
 
     def __init__(self, name: str, cache: Path | None = None, device: str | None = None):
-        self.name, self._cache, self._device = name, cache, device
+        self.name = name
+        self._cache = cache
+        self._device = device
         self._loaded: tuple[TransformerEncoder, Reader] | None = None
 
     def vectors(self, rows: Rows) -> list[np.ndarray]:

@@ -187,7 +187,8 @@ def _plot_amount(points: Sequence[Point], path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
         panel = [p for p in points if (p.model, p.task) == (model, task)]
-        without_states, uniform = [p for p in panel if not p.depth], whole_points(panel)
+        without_states = [p for p in panel if not p.depth]
+        uniform = whole_points(panel)
         plotted = [p for p in panel if p.depth and (p not in uniform or p.top is not None)] or uniform
         means = curve(plotted, "share")
         axis.scatter([p.share for p in plotted], [100 * p.score for p in plotted], s=8, color="0.7")

@@ -55,7 +55,10 @@ class SpanAnswerer:
     """
 
     def __init__(self, model: MultiTaskModel, task: Task, digest: str, precision: str = "fp32"):
-        self._model, self._task, self.digest, self._precision = model, task, digest, precision
+        self._model = model
+        self._task = task
+        self.digest = digest
+        self._precision = precision
 
     @classmethod
     def load(

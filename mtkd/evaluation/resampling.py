@@ -111,7 +111,8 @@ def _f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
 def _by_class(rows: RowPredictions, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(r, C) each: for each class that occurs, the rows that are right, predicted as it, and of it."""
     classes = np.union1d(rows.predictions, rows.labels)
-    predicted, actual = rows.predictions[:, None] == classes, rows.labels[:, None] == classes
+    predicted = rows.predictions[:, None] == classes
+    actual = rows.labels[:, None] == classes
     return counts @ (predicted & actual), counts @ predicted, counts @ actual
 
 

@@ -30,7 +30,8 @@ def check_class_weights(train: TrainSettings, tasks: Sequence[Task], objective: 
     if not weighted:
         problem, expected = "no task of this run is a classification", "tasks of type classify"
     elif not any(isinstance(term, Labels) for term in objective.terms.values()):
-        problem, expected = "no loss of this run is the loss on labels", "a recipe with a term `labels`"
+        problem = "no loss of this run is the loss on labels"
+        expected = "a recipe with a term `labels`"
     elif not isinstance(weights, str):
         other = next((task for task in weighted if len(task.labels) != len(weights)), None)
         if other is not None:

@@ -178,7 +178,8 @@ def _score_all(
     checkpoint: CheckpointRef | None,
 ) -> tuple[list[TaskScores], list[str]]:
     """The scores of a model, and warnings about the order of its labels if it is a checkpoint."""
-    scores, warnings = [], [checkpoint.warning] if checkpoint and checkpoint.warning else []
+    scores = []
+    warnings = [checkpoint.warning] if checkpoint and checkpoint.warning else []
     for task, split_rows in rows:
         encoded = Encoded.encode(model.reader.rows(split_rows), model.tokeniser)
         with progress(f"evaluating {task.name}/{split_rows.split}", len(encoded)) as advance:

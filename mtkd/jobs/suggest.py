@@ -243,7 +243,8 @@ def _pruned(
     """The tokeniser with the tokens of the training rows; None without data, or if it cannot be pruned."""
     if data is None:
         return None
-    source, unlabelled = open_data(data), unlabelled or UnlabelledRequest()
+    source = open_data(data)
+    unlabelled = unlabelled or UnlabelledRequest()
     trained = trainable_tasks(tasks)
     unlabelled.check(trained)
     texts: list[Any] = []

@@ -113,7 +113,7 @@ class TrainingData:
         for task_data in self.parts:
             windows = task_data.train.windows
             if windows is not None and len(windows.lost):
-                first_row = windows.examples.uids[int(windows.lost[0])].as_py()
+                first_row = windows.whole_rows.uids[int(windows.lost[0])].as_py()
                 are = "is" if len(windows.lost) == 1 else "are"
                 warnings.append(
                     f"{counted(len(windows.lost), 'answer')} of {task_data.task.name} {are} in no window of "
@@ -172,7 +172,8 @@ class EncodedRows:
         Args:
             setting: the name of the setting that limits the tokens.
         """
-        warnings, per = [], " per text" if reader.input_format == "separate" else ""
+        warnings = []
+        per = " per text" if reader.input_format == "separate" else ""
         for name, rows in self.train(reader).items():
             if rows.windows is not None:
                 continue
@@ -237,7 +238,9 @@ def load_training_data(
     """
     source = request.source()
     tasks_with_questions = question_tasks(corpus, tasks) if corpus else []
-    parts, digests, warnings = [], {}, []
+    parts = []
+    digests = {}
+    warnings = []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)

@@ -40,7 +40,9 @@ class StoredTeacher:
         self, directory: Path, manifest: StoreManifest, need: OutputSpec, positions: Mapping[str, np.ndarray]
     ):
         self.offers, self.bytes = manifest.contents.offers, manifest.bytes
-        self._contents, self._need, self._positions = manifest.contents, need, positions
+        self._contents = manifest.contents
+        self._need = need
+        self._positions = positions
         self._reader = ShardReader(directory, manifest)
         self._fields: dict[str, list[Field]] = {
             task.name: self._needed_fields(LogitsLayout(task.n_outputs, task.per))
@@ -128,7 +130,8 @@ class StoredTeacher:
         if requested is None or kept_selection is None:
             return {}
         width = self._contents.shape.hidden_size
-        positions, vectors = stored["selected.positions"].long(), _decode(stored, "selected.values")
+        positions = stored["selected.positions"].long()
+        vectors = _decode(stored, "selected.values")
         valid = torch.arange(positions.shape[1]) < stored["kept"][:, None]
         by_layer = {}
         for number, layer in enumerate(self._contents.layers("selected")):

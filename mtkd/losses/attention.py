@@ -23,7 +23,7 @@ def attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Ten
     Returns 0 if no token is valid.
 
     Args:
-        scores_s, scores_t: (B, H, L, L) scores [example, head, query, key], no gradient to the teacher's.
+        scores_s, scores_t: (B, H, L, L) scores [row, head, query, key], no gradient to the teacher's.
         mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding, of
             which the tokens of a text have only that text as valid keys.
     """

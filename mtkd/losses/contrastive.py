@@ -96,7 +96,9 @@ class SampleContrastive(SampleTerm):
     ):
         super().__init__(vector, layer_s, layer_t)
         self.projection = projection
-        self._temperature, self._normalize, self._bins = temperature, normalize, bins
+        self._temperature = temperature
+        self._normalize = normalize
+        self._bins = bins
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

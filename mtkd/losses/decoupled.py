@@ -85,7 +85,9 @@ class DecoupledLogits(LossTerm):
 
     def __init__(self, alpha: float = 1.0, beta: float = 8.0, temperature: float | Points = 4.0):
         super().__init__()
-        self._alpha, self._beta, self._temperature = alpha, beta, temperature
+        self._alpha = alpha
+        self._beta = beta
+        self._temperature = temperature
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

@@ -172,7 +172,9 @@ class ClsMSE(LossTerm):
         self, layers: LayerPairs, projection: Projections, vectors: tuple[str, str] = ("cls", "cls")
     ):
         super().__init__()
-        self.slow_build_pairs, self.projection, self._vectors = layers, projection, vectors
+        self.slow_build_pairs = layers
+        self.projection = projection
+        self._vectors = vectors
         layer_sets = [frozenset(numbers) for numbers in zip(*layers, strict=True)]
         self.student_need, self.teacher_need = (
             spec_of([field], numbers) for field, numbers in zip(vectors, layer_sets, strict=True)

@@ -83,7 +83,9 @@ class HiddenKnowledge(LayeredTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs_of(name, [(0, 0)], models)  # refuses models without layers
-        s, n, m = settings, models.student.layers, models.teacher.layers
+        s = settings
+        n = models.student.layers
+        m = models.teacher.layers
         top, depth = _top_layer(s.top, n, m), s.depth or n + 1
         for key, value, lowest, highest in (("top", top, n, m), ("depth", depth, 1, n + 1)):
             if not lowest <= value <= highest:

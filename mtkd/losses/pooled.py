@@ -46,7 +46,7 @@ def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
     The value is the lowest finite number for windows without queries and keys that see each other.
 
     Args:
-        scores: (B, H, L, L) [example, head, query, key].
+        scores: (B, H, L, L) [row, head, query, key].
         mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
     """
     valid = pair_mask(mask)
@@ -78,7 +78,7 @@ def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor,
     Returns 0 if no token is real.
 
     Args:
-        scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [example, head, query, key].
+        scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [row, head, query, key].
         scores_t: (B, H, L, L) the teacher's scores; no gradient flows to them.
         mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
         stride: tokens per window, for queries and keys alike.

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 # The number of elements of a (heads, n, n) matrix to compute at a time. Four such matrices are in memory: in
 # float32, 4 MiB on a CPU, which fits its cache, and 512 MiB on other devices; more only if one head of a text
-# (on other devices, all heads of an example) has more elements.
+# (on other devices, all heads of a row) has more elements.
 CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 
@@ -65,7 +65,7 @@ def _texts(mask: Tensor) -> Iterator[tuple[int, int, slice | Tensor]]:
 
 
 def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
-    """Compute the sum over padded examples, as many at a time as GPU_CHUNK allows; fills `grads`."""
+    """Compute the sum over padded rows, as many at a time as GPU_CHUNK allows; fills `grads`."""
     total, (batch, length) = operands[0].new_zeros(()), mask.shape
     step = max(1, min(batch, GPU_CHUNK // max(1, n_heads * length**2)))
     scratch = total.new_empty(4, step * n_heads * length**2)

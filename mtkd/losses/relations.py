@@ -119,11 +119,9 @@ class Relation(LayeredTerm):
         letters = sorted(set("".join(relations)) - {"-"})
         super().__init__(layers, [VECTORS[letter] for letter in letters], emd)
         self._relations = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in relations]
-        self._relation_heads, self._regrouping, self._teacher_heads = (
-            relation_heads,
-            regrouping,
-            teacher_heads,
-        )
+        self._relation_heads = relation_heads
+        self._regrouping = regrouping
+        self._teacher_heads = teacher_heads
         picks = (
             torch.randint(teacher_heads // relation_heads, (relation_heads,))
             if regrouping == "random"

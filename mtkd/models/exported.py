@@ -31,7 +31,8 @@ class ExportedModel(MultiTaskModel):
     def __init__(self, directory: Path, saved: SavedModel):
         nn.Module.__init__(self)
         self.runtime = OnnxModel(directory, threads=torch.get_num_threads())
-        self.tasks, self.info = {task.head: task for task in saved.tasks}, saved.info
+        self.tasks = {task.head: task for task in saved.tasks}
+        self.info = saved.info
         self.tokeniser = self.runtime.reader.tokeniser
         self.head_modules = nn.ModuleDict()
         config = saved.config

@@ -74,7 +74,9 @@ def attention(
     """
     if torch.is_autocast_enabled("cpu"):
         kind = torch.get_autocast_dtype("cpu")
-        query, key, value = query.to(kind), key.to(kind), value.to(kind)
+        query = query.to(kind)
+        key = key.to(kind)
+        value = value.to(kind)
     with torch.autocast("cpu", enabled=False):
         query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         scores = query @ key.transpose(-1, -2)

@@ -56,7 +56,9 @@ class MultiTaskModel(nn.Module):
 
     def __init__(self, encoder: AnyEncoder, tasks: Iterable[Task], tokeniser: Tokeniser, info: ModelInfo):
         super().__init__()
-        self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
+        self.encoder = encoder
+        self.tokeniser = tokeniser
+        self.info = info
         use_dropout(encoder)
         use_linear(encoder)
         self.tasks = {task.head: task for task in tasks}

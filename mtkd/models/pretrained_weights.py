@@ -20,7 +20,9 @@ from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
 from tasks.common.records import Record, read_record
 
-SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+SAFETENSORS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+BIN = "pytorch_model.bin"
 _REFUSED = "the weights in {} cannot be used"
 _EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
 _HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "

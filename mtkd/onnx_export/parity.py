@@ -74,7 +74,9 @@ def expected_logits(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndar
 
 def random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:
     """Batches of rows of random tokens: the first row has the full length, the others are shorter."""
-    random, reader, texts = np.random.default_rng(0), model.reader_of(task), len(task.columns)
+    random = np.random.default_rng(0)
+    reader = model.reader_of(task)
+    texts = len(task.columns)
     specials = 0 if reader.input_format == "separate" else reader.layout(texts).n_specials
     for size in _BATCHES:
         for length in (*_LENGTHS, reader.max_length):

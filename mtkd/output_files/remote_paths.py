@@ -204,7 +204,8 @@ def _upload(mirror: Mirror) -> None:
             return
 
         def put(file: str) -> str:
-            source, target = mirror.path / file, f"{root}/{file}" if file else root
+            source = mirror.path / file
+            target = f"{root}/{file}" if file else root
             make_folder(target.rpartition("/")[0])
             system.put_file(str(source), target)
             return uploaded(str(source.stat().st_size))

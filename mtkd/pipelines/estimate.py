@@ -56,7 +56,9 @@ def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[st
 
 def _time_few_batches(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
     words = step.words_like(Path(moved[step.steps_of].out)) if step.steps_of else step.words()
-    started, output, quiet = time.monotonic(), io.StringIO(), is_quiet()
+    started = time.monotonic()
+    output = io.StringIO()
+    quiet = is_quiet()
     try:
         with trial_run() as trial, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             execute(step.command, [*words, "--quiet"])

@@ -273,7 +273,8 @@ def _difference(words_before: list[str], words_now: list[str]) -> str:
     if any(option.startswith("--steps @") for option in new):
         unknown = ("--steps ", "--set train.steps_per_epoch=")  # until the other step has run
         old, new = ([o for o in options if not o.startswith(unknown)] for options in (old, new))
-    added, removed = [o for o in new if o not in old], [o for o in old if o not in new]
+    added = [o for o in new if o not in old]
+    removed = [o for o in old if o not in new]
     changes = [f"now {', '.join(added)}"] if added else []
     return "; ".join(changes + ([f"the last run had {', '.join(removed)}"] if removed else []))
 

@@ -24,7 +24,9 @@ def intervals(task: str, rows: Sequence[tuple[str, str, Interval]]) -> Markup:
     values = [
         100 * value for *_, cell in rows for value in (cell.low, cell.high, cell.score) if value is not None
     ]
-    left, row_height, top = 128.0, 21.0, 8.0
+    left = 128.0
+    row_height = 21.0
+    top = 8.0
     bottom = top + row_height * len(rows)
     x = Scale.around(values, left, _WIDTH - 44)
     parts = []
@@ -89,10 +91,8 @@ def curves(
     steps = [step for points in lines.values() for step, _ in points]
     shows_names = len(lines) > 1
     name_width = min(132.0, max(svg.width_of(name) for name in lines) + 14) if shows_names else 4
-    x, log = (
-        Scale(0, max(steps), 44, _WIDTH - 4 - name_width),
-        min(values) > 0 and max(values) > 30 * min(values),
-    )
+    x = Scale(0, max(steps), 44, _WIDTH - 4 - name_width)
+    log = min(values) > 0 and max(values) > 30 * min(values)
     y = Scale.around(values, max(186, 24 + 13 * len(lines)), 24, log=log)
     parts = [svg.axes(x, y, "steps", y_label + (" (logarithmic)" if log else ""), x_ticks=4)]
     for start, name in stages[1:]:

@@ -111,7 +111,9 @@ def find_disagreements(
     shared = [split for split in first if split in second and first[split].uids.equals(second[split].uids)]
     if not shared:
         return None
-    disagreements, rules, missing = [], [], None
+    disagreements = []
+    rules = []
+    missing = None
     for split in shared:
         gaps, rule = _gaps(one.tasks[name], first[split], second[split])
         rules.append(rule)

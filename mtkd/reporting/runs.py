@@ -20,7 +20,10 @@ from tasks.common.errors import UserError, brief
 from tasks.common.records import MAX_EXACT_INTEGER, check_record
 from tasks.task import Task
 
-TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
+TEACHER = "teacher"
+STUDENT = "student"
+CONTROL = "label-only student"
+FINETUNED = "fine-tuned"
 _REQUIRED = (
     "status",
     "versions",

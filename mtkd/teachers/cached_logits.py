@@ -51,7 +51,8 @@ class MappedLogits:
     """
 
     def __init__(self, files: Sequence[Path]):
-        self._files, self._parts = files, [_map_logits(file) for file in files]
+        self._files = files
+        self._parts = [_map_logits(file) for file in files]
         self._starts = np.cumsum([0, *map(len, self._parts)])
 
     def __len__(self) -> int:
@@ -145,7 +146,8 @@ def cache_logits(
         for folder in folders[name]
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
-    output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
+    output = ShardedOutput(directory, "", shards, SafetensorsFormat())
+    ranks = ProcessGroup.of(accelerator)
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = data[shard.task].take(np.asarray(shard.rows))

@@ -172,7 +172,9 @@ class AveragedLogits:
     """
 
     def __init__(self, task: Task, parts: Sequence[IndexedLogits], average: Average):
-        self._task, self._parts, self._average = task, parts, average
+        self._task = task
+        self._parts = parts
+        self._average = average
 
     def __len__(self) -> int:
         return len(self._parts[0])

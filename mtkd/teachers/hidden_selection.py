@@ -130,12 +130,10 @@ def static_activations(width: int, selection: Selection) -> Tensor:
 
 def narrow(selected: Selected, stored: Selection, requested: Selection) -> Selected:
     """Reduce hidden states selected by `stored` to those selected by `requested` (see `Selection.covers`)."""
-    positions, valid, values, units = (
-        selected.positions,
-        selected.valid,
-        selected.values,
-        selected.activations,
-    )
+    positions = selected.positions
+    valid = selected.valid
+    values = selected.values
+    units = selected.activations
     if requested.tokens is not None and requested.tokens < positions.shape[1]:
         positions, valid, values, units = (
             part[:, : requested.tokens] for part in (positions, valid, values, units)

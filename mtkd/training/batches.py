@@ -92,7 +92,10 @@ class TaskBatches:
         read_ahead: Callable[[str, np.ndarray], None] | None = None,
     ):
         self.tasks, self.collate = tasks, collate
-        self._data, self._read_ahead, self._settings, self._blocks = data, read_ahead, settings, blocks
+        self._data = data
+        self._read_ahead = read_ahead
+        self._settings = settings
+        self._blocks = blocks
         self._row_numbers: dict[str, np.ndarray] = {}
         self._sampler = self._make_sampler()
 
@@ -106,7 +109,10 @@ class TaskBatches:
         self._sampler = self._make_sampler()
 
     def _make_sampler(self) -> TaskSampler:
-        settings, lengths, groups, labelled = self._settings, {}, {}, {}
+        settings = self._settings
+        lengths = {}
+        groups = {}
+        labelled = {}
         for name, rows in self._data.items():
             row_numbers = self._row_numbers.get(name, slice(None))
             lengths[name] = self.collate.reader.for_task(rows.task).sequence_lengths(rows.texts)[row_numbers]
@@ -188,8 +194,12 @@ class MicroBatches:
         world: int = 1,
         pin: bool = False,
     ):
-        self.source, self._objective, self._pin = source, objective, pin
-        self._micro, self._rank, self._world = micro_batch_size, rank, world
+        self.source = source
+        self._objective = objective
+        self._pin = pin
+        self._micro = micro_batch_size
+        self._rank = rank
+        self._world = world
 
     @contextlib.contextmanager
     def epoch(
@@ -225,7 +235,9 @@ class MicroBatches:
         """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one
         row with weight 0, so that all processes run the same number of micro-batches.
         """
-        task, groups, micro = drawn.rows.task, drawn.rows.groups, self._micro
+        task = drawn.rows.task
+        groups = drawn.rows.groups
+        micro = self._micro
         local_rows = shard_indices(BatchIndices(task, drawn.indices), self._rank, self._world, groups)
         count = math.ceil(math.ceil(len(drawn.indices) / self._world) / micro) if micro else 1
         parts = [shard_indices(BatchIndices(task, local_rows), part, count, groups) for part in range(count)]

@@ -33,7 +33,9 @@ class JointDecisions:
     def __init__(self, accelerator: Accelerator, checkpoint_minutes: float):
         self._accelerator, self._checkpoint_seconds = accelerator, 60 * checkpoint_minutes
         self.control, self.signals = TrainingControl(), SignalWatch()
-        self.received_signal, self.save, self._stop = 0, False, False
+        self.received_signal = 0
+        self.save = False
+        self._stop = False
         self._saved_at = time.monotonic()
 
     @property

@@ -59,7 +59,9 @@ def fit_linear_heads(
                 continue
             if len(chosen) > MAX_ROWS:
                 chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
-            trial, started, n_chosen = current_trial(), time.monotonic(), len(chosen)
+            trial = current_trial()
+            started = time.monotonic()
+            n_chosen = len(chosen)
             chosen = chosen[: BATCHES * batch_size] if trial else chosen
             _fit(_Probe(task, *_features(model, encoded, chosen, batch_size)), head.output, seed)
             if trial:
@@ -92,7 +94,9 @@ def _features(
     collate, device = Collator(model.reader), next(model.parameters()).device
     was_training = model.training
     model.eval()
-    vectors, labels, groups = [], [], []
+    vectors = []
+    labels = []
+    groups = []
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             batch = collate(encoded, chosen[start : start + batch_size]).to(device)
@@ -130,7 +134,8 @@ def _fit(probe: _Probe, output: nn.Linear, seed: int) -> None:
     groups, group_of_row = rows.unique(return_inverse=True)  # the rows of a group stay together
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
     held_out = (order < _HELD_OUT * len(groups))[group_of_row].to(probe.vectors.device)
-    fitted, judged = probe.take((~held_out).nonzero()[:, 0]), probe.take(held_out.nonzero()[:, 0])
+    fitted = probe.take((~held_out).nonzero()[:, 0])
+    judged = probe.take(held_out.nonzero()[:, 0])
     losses = []
     for strength in _STRENGTHS if len(judged.labels) else ():
         _minimise(fitted, output, strength)

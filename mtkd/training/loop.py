@@ -91,7 +91,9 @@ class TrainingLoop(ABC, Generic[StepData]):
         callbacks: Sequence[Callback] = (),
         label: str = "training",
     ):
-        self.accelerator, self.train_module, self.optimizer = accelerator, train_module, optimizer
+        self.accelerator = accelerator
+        self.train_module = train_module
+        self.optimizer = optimizer
         self.settings, self.total = settings, total
         self.directory, self.checkpoints = directory, directory / "checkpoints"
         self.position = Position()
@@ -277,7 +279,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         """Write a checkpoint, and raise Interrupted if a signal was received."""
         with self.parallel.gathered_optimizer_state():
             if self.accelerator.is_main_process:
-                self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
+                self.position.logged = self._logs[0].size
+                self.position.unlogged = self._logs[0].unlogged
                 save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
         self._decisions.checkpoint_written()
         self.notify("on_save")

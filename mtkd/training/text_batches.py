@@ -52,7 +52,9 @@ class TextBatches:
     ):
         self.tasks: Mapping[str, Task] = {TEXT.name: TEXT}
         self.collate = collate
-        self._files, self._settings, self._pack = files, settings, pack
+        self._files = files
+        self._settings = settings
+        self._pack = pack
         self._limit = held_out * _HELD_OUT_EVERY
         self._stream: Iterator[DrawnRows] | None = None
         self._cursor: Mapping[str, Any] = {}

@@ -22,7 +22,9 @@ class TrainStep(nn.Module):
 
     def __init__(self, model: MultiTaskModel, objective: Objective, bf16: bool = False):
         super().__init__()
-        self.model, self.objective, self._bf16 = model, objective, bf16
+        self.model = model
+        self.objective = objective
+        self._bf16 = bf16
 
     def forward(
         self,

@@ -128,7 +128,8 @@ def leakage(statistics: SplitStatistics) -> list[Problem]:
     """A warning for rows that are also in the training split, with an example."""
     if not statistics.seen:
         return []
-    are, share = "is" if statistics.seen == 1 else "are", f"{statistics.seen / statistics.rows:.1%}"
+    are = "is" if statistics.seen == 1 else "are"
+    share = f"{statistics.seen / statistics.rows:.1%}"
     message = (
         f"{counted(statistics.seen, 'row')} ({share}) {are} also in the training split, which inflates "
         f"scores on this split; the first is {statistics.first_seen}"

@@ -23,7 +23,8 @@ class Balance:
     """Rows per label. The intervals of scores without a range are known only after the last row."""
 
     def __init__(self, task: Task, split: str):
-        self._task, self._later = task, "range" in task.type.fields and task.range is None
+        self._task = task
+        self._later = "range" in task.type.fields and task.range is None
         self._rows: dict[str, int] = {}
         self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()

@@ -74,7 +74,9 @@ def report_split(
     Raises:
         UserError: the split cannot be read.
     """
-    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), Balance(task, split)
+    statistics = SplitStatistics(task, train)
+    with_label = RowHashes()
+    balance = Balance(task, split)
     groups = GroupSizes(task)
     problems: list[Problem] = []
     unused: list[Problem] = []

@@ -41,9 +41,14 @@ class SplitStatistics:
     """
 
     def __init__(self, task: Task, train: np.ndarray | None):
-        self.rows, self.path, self.seen, self.first_seen = 0, "", 0, ""
+        self.rows = 0
+        self.path = ""
+        self.seen = 0
+        self.first_seen = ""
         self.sample = pa.table({name: pa.array([], pa.string()) for name in task.columns})
-        self._columns, self._train, self._hashes = task.columns, train, RowHashes()
+        self._columns = task.columns
+        self._train = train
+        self._hashes = RowHashes()
         self._words = [np.zeros(1, np.int64) for _ in task.columns]  # rows with 0, 1, 2, ... words
         self._keys, self._draws = np.zeros(0), np.random.default_rng(0)
 

@@ -42,7 +42,8 @@ Hints = dict[str, tuple[Any, Check]]  # name -> type hint, and the check made of
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check the arguments of a function in every call; raises UserError for the first that does not fit."""
-    signature, hints = inspect.signature(function), functools.cache(lambda: hints_of(function))
+    signature = inspect.signature(function)
+    hints = functools.cache(lambda: hints_of(function))
     var_keyword = next((n for n, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), "")
 
     @functools.wraps(function)

@@ -27,7 +27,9 @@ class UserError(Exception):
     """
 
     def __init__(self, problem: str, *, expected: str | None = None, hint: str | None = None):
-        self.problem, self.expected, self.hint = problem, expected, hint
+        self.problem = problem
+        self.expected = expected
+        self.hint = hint
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:

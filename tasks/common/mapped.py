@@ -33,7 +33,9 @@ class MappedArray:
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = ()):
-        self._dtype, self._shape, self._items = np.dtype(dtype), shape, 0
+        self._dtype = np.dtype(dtype)
+        self._shape = shape
+        self._items = 0
         with disk_errors(Path(tempfile.gettempdir())):
             self._file = tempfile.TemporaryFile(prefix="mtkd-")  # noqa: SIM115 (see `__del__`)
 
@@ -62,7 +64,9 @@ class MappedTexts:
     """An array of texts that is written part by part."""
 
     def __init__(self) -> None:
-        self._bytes, self._offsets, self._end = MappedArray(np.uint8), MappedArray(np.int64), 0
+        self._bytes = MappedArray(np.uint8)
+        self._offsets = MappedArray(np.int64)
+        self._end = 0
         self._offsets.add(np.zeros(1))
 
     def add(self, texts: pa.Array) -> None:

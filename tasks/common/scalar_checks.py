@@ -32,7 +32,10 @@ class Unfit(Exception):
         self, value: Any, *, expected: str | None = None, choices: Sequence[str] = (), hint: str | None = None
     ):
         super().__init__()
-        self.value, self.expected, self.choices, self.hint = value, expected, choices, hint
+        self.value = value
+        self.expected = expected
+        self.choices = choices
+        self.hint = hint
         self.place, self.is_key = "", False
 
     def inside(self, key: Any) -> Unfit:

@@ -54,7 +54,9 @@ class _Collected:
         table = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
         if self.size is not None:
             table = replace(table, rows=self._rows)
-        self._rows, self._lines, self.bad[:] = [], [], []
+        self._rows = []
+        self._lines = []
+        self.bad[:] = []
         self.tables += 1
         return table
 

@@ -240,7 +240,9 @@ def validate_and_digest(file_rows: FileRows) -> tuple[ProblemSummary, list[str] 
     Raises:
         UserError: a file lacks a column, has changed since it was planned, or cannot be read.
     """
-    all_errors, digests, block_parts = ProblemSummary(), list[str](), list[Rows]()
+    all_errors = ProblemSummary()
+    digests = list[str]()
+    block_parts = list[Rows]()
     tables = file_rows.raw_tables()
     for errors, part in parse_tables(file_rows.task, file_rows.split, tables, file_rows.first):
         all_errors.merge(errors)

@@ -106,7 +106,8 @@ def make_table(
     broken = {problem.line for problem in bad}
     if broken:
         keep = [number for number, line in enumerate(lines) if line not in broken]
-        rows, lines = [rows[number] for number in keep], [lines[number] for number in keep]
+        rows = [rows[number] for number in keep]
+        lines = [lines[number] for number in keep]
     columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     arrays = [_array(column) for column in columns]
     order = sorted(bad, key=lambda problem: problem.line)

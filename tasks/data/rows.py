@@ -22,17 +22,17 @@ class Windows:
     """Where w windows of `span` rows were cut from (`tasks.tokens.span_windows.cut_windows`).
 
     Attributes:
-        examples: the original rows.
-        row: (w,) int64, the example of each window.
-        begin: (w,) int64, the character offset of the window in the example's context.
+        whole_rows: the rows, before they were cut.
+        row: (w,) int64, the row of each window.
+        begin: (w,) int64, the character offset of the window in the context of the row.
         answers: (w, 2) int64, the answer's first character in the window and the one after its last; -1 if
             the window has no answer, -2 if that is unknown.
         question: maximum number of question tokens.
         max_length: maximum number of tokens of a window.
-        lost: examples whose answer is in no window.
+        lost: numbers of the rows whose answer is in no window.
     """
 
-    examples: Rows
+    whole_rows: Rows
     row: np.ndarray
     begin: np.ndarray
     answers: np.ndarray
@@ -83,7 +83,7 @@ class Rows:
 
     def slice(self, start: int, stop: int) -> Rows:
         """The rows from `start` up to `stop`, without copying; rows cut into windows cannot be sliced."""
-        assert self.windows is None, "windows refer to whole examples"
+        assert self.windows is None, "windows refer to all rows"
         count = stop - start
         return Rows(
             self.task,

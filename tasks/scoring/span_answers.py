@@ -1,4 +1,4 @@
-"""Decoding the logits of windows into the n best answers of each example, and "no answer"."""
+"""Decoding the logits of windows into the n best answers of each row, and "no answer"."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SpanCandidate:
 
 @dataclass(frozen=True, eq=False)
 class SpanAnswers:
-    """The answers of a model for n examples.
+    """The answers of a model for n rows.
 
     Attributes:
-        candidates: the best spans of each example, best first; empty if the context has no tokens.
+        candidates: the best spans of each row, best first; empty if the context has no tokens.
         null: (n,) the score of "no answer": start + end logit of the first token, the minimum over the
             windows.
     """
@@ -42,7 +42,7 @@ class SpanAnswers:
         return self.null - np.array(best)
 
     def texts(self, threshold: float | None) -> list[str]:
-        """The best span of each example, or "" if `lead` is above the threshold (None: never)."""
+        """The best span of each row, or "" if `lead` is above the threshold (None: never)."""
         lead = self.lead
         return [
             spans[0].text if spans and (threshold is None or above <= threshold) else ""
@@ -51,22 +51,22 @@ class SpanAnswers:
 
 
 def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: int = 1) -> SpanAnswers:
-    """Decode the best answers of the examples that the windows were cut from.
+    """Decode the best answers of the rows that the windows were cut from.
 
     A span lies inside the context, has at most LONGEST tokens, and scores start + end logit. The answers of
-    an example are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
+    a row are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
 
     Args:
         encoded: all windows.
         logits: (w, 2, L) of starts and ends.
         layout: how the tokeniser joins two texts.
-        n_best: number of spans per example.
+        n_best: number of spans per row.
     """
     windows, offsets = encoded.windows, encoded.char_offsets
     assert windows is not None and offsets is not None, "all windows are needed"
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
-    by_example: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]
-    texts = windows.examples.texts[1].to_pylist()
+    by_row: list[list[SpanCandidate]] = [[] for _ in range(len(windows.whole_rows))]
+    texts = windows.whole_rows.texts[1].to_pylist()
     scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, n_best)
     starts, ends = offsets
     for window, (row, begin) in enumerate(zip(windows.row.tolist(), windows.begin.tolist(), strict=True)):
@@ -75,10 +75,10 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
                 break
             start = begin + int(starts.row(window)[first])
             stop = begin + int(ends.row(window)[last])
-            by_example[row].append(SpanCandidate(texts[row][start:stop], start, float(score)))
-    null = np.full(len(by_example), np.inf)
+            by_row[row].append(SpanCandidate(texts[row][start:stop], start, float(score)))
+    null = np.full(len(by_row), np.inf)
     np.minimum.at(null, windows.row, logits[:, 0, 0].astype(np.float64) + logits[:, 1, 0])
-    return SpanAnswers([_best(candidates, n_best) for candidates in by_example], null)
+    return SpanAnswers([_best(candidates, n_best) for candidates in by_row], null)
 
 
 def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:

@@ -71,17 +71,17 @@ def _f1(answer: list[str], gold: list[str]) -> float:
 
 
 def gold_answers(answers: pa.StructArray, language: str | None = None) -> list[list[str]]:
-    """The gold answers of each example; [""] if there are none, or none after normalisation."""
+    """The gold answers of each row; [""] if there are none, or none after normalisation."""
     texts = answers.field("text").to_pylist()
     return [[gold for gold in golds if normalise_answer(gold, language)] or [""] for golds in texts]
 
 
 @dataclass(frozen=True)
 class SpanScores:
-    """Exact match and F1 over all examples.
+    """Exact match and F1 over all rows.
 
     Attributes:
-        by_kind: separate scores of examples with and without an answer, if there are both.
+        by_kind: separate scores of rows with and without an answer, if there are both.
         threshold: "no answer" was predicted if it led the best span by more than this; None: never.
     """
 
@@ -97,7 +97,7 @@ def score_texts(
     threshold: float | None,
     language: str | None = None,
 ) -> SpanScores:
-    """Score one answer per example; "" means "no answer"."""
+    """Score one answer per row; "" means "no answer"."""
     exact = np.array([exact_match(text, gold, language) for text, gold in zip(texts, golds, strict=True)])
     f1 = np.array([token_f1(text, gold, language) for text, gold in zip(texts, golds, strict=True)])
     has = np.array([list(gold) != [""] for gold in golds])
@@ -119,7 +119,7 @@ def best_threshold(lead: np.ndarray, spans: np.ndarray, nulls: np.ndarray) -> fl
         spans, nulls: (n,) the metric if the span, or "no answer", is predicted.
 
     Returns:
-        A value halfway between two examples; the highest (most spans) of equally good ones.
+        A value halfway between two rows; the highest (most spans) of equally good ones.
     """
     order = np.argsort(lead, kind="stable")
     totals = nulls.sum() + np.concatenate([[0.0], np.cumsum((spans - nulls)[order])])

@@ -96,7 +96,7 @@ class Span(TaskType):
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
     ) -> np.ndarray:
-        raise UserError(f"task {task.name!r}: span tasks predict answers of whole examples, not of rows")
+        raise UserError(f"task {task.name!r}: span tasks predict answers of whole rows, not of windows")
 
     def has_threshold(self, task: Task) -> bool:
         """True if a question may have no answer."""
@@ -120,14 +120,14 @@ class Span(TaskType):
         from tasks.scoring.span_answers import decode_spans
 
         assert encoded.windows is not None, "all windows are needed"
-        examples = encoded.windows.examples
-        if not examples.labelled or examples.answers is None:
+        whole_rows = encoded.windows.whole_rows
+        if not whole_rows.labelled or whole_rows.answers is None:
             raise UserError(
                 f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
                 hint="score a labelled split; use `mtkd.predict` for unlabelled rows",
             )
         answers, language = decode_spans(encoded, logits, layout), task.language(split)
-        golds = gold_answers(examples.answers, language)
+        golds = gold_answers(whole_rows.answers, language)
         if task.unanswerable and threshold is None:
             pairs = [(*pair, language) for pair in zip(answers.texts(None), golds, strict=True)]
             spans = np.array([exact_match(*pair) + token_f1(*pair) for pair in pairs])
@@ -141,9 +141,9 @@ class Span(TaskType):
             for name in task.metrics
         }
         has_answer = np.array([float(gold != [""]) for gold in golds])
-        rows = RowPredictions(examples.uids, has_answer, np.array(texts, dtype=object), by_row=by_row)
+        rows = RowPredictions(whole_rows.uids, has_answer, np.array(texts, dtype=object), by_row=by_row)
         majority = float(1 - has_answer.mean()) if task.unanswerable else 0.0
-        return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold, rows)
+        return SplitScores(len(whole_rows), by_metric, majority, scores.by_kind, threshold, rows)
 
     def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
         """No answer to any question."""

@@ -49,7 +49,7 @@ class SplitScores:
     """The scores of one labelled split.
 
     Attributes:
-        rows: number of scored examples.
+        rows: number of scored rows.
         by_metric: metric -> value, in the order of `Task.metrics`.
         majority: the score of `TaskType.best_constant`; with accuracy that of the majority class.
         details: further values that do not count towards the task's score.

@@ -31,7 +31,9 @@ class BatchStream:
         self.n_rows = len(lengths)
         if self.n_rows == 0:
             raise UserError(f"task {task!r} has no rows")
-        self._task, self._seed, self._group_by_length = task, seed, group_by_length
+        self._task = task
+        self._seed = seed
+        self._group_by_length = group_by_length
         self._members = None if groups is None else _members(groups)
         # There may be many millions of rows, so these take few bytes for each.
         self._widths = np.asarray(lengths).astype(np.int32).reshape(self.n_rows, -1)

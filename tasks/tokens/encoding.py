@@ -134,7 +134,9 @@ def _join(reader: Reader, spans: list[_Span], pad_to: int | None) -> TokenArrays
     lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
     ids, token_type_ids = _padded_arrays(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ends = np.zeros(ids.shape, bool)
-    flat_ids, flat_type_ids, flat_ends = ids.reshape(-1), token_type_ids.reshape(-1), ends.reshape(-1)
+    flat_ids = ids.reshape(-1)
+    flat_type_ids = token_type_ids.reshape(-1)
+    flat_ends = ends.reshape(-1)
     starts = np.arange(len(lengths)) * ids.shape[1]
     for slot, run in enumerate(layout.specials):
         for number, (token, type_id) in enumerate(zip(run, layout.special_type_ids[slot], strict=True)):

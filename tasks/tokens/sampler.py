@@ -98,7 +98,9 @@ class TaskSampler:
         if unlabelled_fraction is not None:
             for task, stream in self._streams.items():
                 stream.mix((labelled or {})[task], unlabelled_fraction)
-        self._mixing, self._seed, self._epochs = mixing, seed, epochs
+        self._mixing = mixing
+        self._seed = seed
+        self._epochs = epochs
         one_pass = sum(stream.size(0) for stream in self._streams.values())
         self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
         self._cuts_passes = mixing == "all" and steps_per_epoch is not None

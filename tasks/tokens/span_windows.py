@@ -67,7 +67,9 @@ def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) 
     texts, context_of = contexts.dictionary.to_pylist(), contexts.indices.to_numpy()
     _, starts, ends = tokeniser.token_ids_with_offsets(contexts.dictionary)
     sizes = starts.lengths[context_of]
-    row_of, begins, stops = [], [], []
+    row_of = []
+    begins = []
+    stops = []
     for row, (context, size, room) in enumerate(
         zip(context_of.tolist(), sizes.tolist(), rooms.tolist(), strict=True)
     ):
@@ -138,7 +140,9 @@ def _first(rows: RaggedArray, counts: np.ndarray) -> RaggedArray:
 
 def _cuts(starts: np.ndarray, ends: np.ndarray, room: int, stride: int, length: int) -> list[tuple[int, int]]:
     """The first character and the one after the last of each window of a context of over `room` tokens."""
-    shared, search, size = min(stride, room // 3), room // 4, len(starts)
+    shared = min(stride, room // 3)
+    search = room // 4
+    size = len(starts)
     cuts, token = [], 0
     while True:
         stop = size if token + room >= size else _at_space(starts, ends, token + room, search)

@@ -90,7 +90,9 @@ class Client:
     """
 
     def __init__(self, address: Address, timeout: float, retries: int, per_minute: float | None = None):
-        self.address, self.timeout, self.retries = address, timeout, retries
+        self.address = address
+        self.timeout = timeout
+        self.retries = retries
         self._connect_timeout = min(timeout, _CONNECT_TIMEOUT)
         self._interval = 60 / per_minute if per_minute else 0.0
         self._next = 0.0  # when the next request may start
@@ -142,7 +144,8 @@ class Client:
                 return completion
             except _TransientError as error:
                 others_succeed = error.rate_limited and self._answered > answered
-                failures, answered = 0 if others_succeed else failures + 1, self._answered
+                failures = 0 if others_succeed else failures + 1
+                answered = self._answered
                 if failures > self.retries:
                     raise RequestFailed(str(error)) from error
                 wait = error.wait

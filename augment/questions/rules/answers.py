@@ -34,7 +34,9 @@ class Memory(NamedTuple):
 def read_names(text: str) -> Memory:
     """Collect the names of a paragraph."""
     memory = Memory(set(), Counter(), len(_PERSONAL.findall(text)) > len(_IMPERSONAL.findall(text)))
-    titles, firsts, things = WORDS["titles"], WORDS["first_names"], WORDS["thing_heads"]
+    titles = WORDS["titles"]
+    firsts = WORDS["first_names"]
+    things = WORDS["thing_heads"]
     for match in _RUN.finditer(text):
         parts = match.group().split()
         if (
@@ -129,7 +131,11 @@ def who_or_what(sentence: Tagged, phrase: Phrase, personal: bool) -> tuple[str, 
     Args:
         personal: whether the phrase stands for a person if nothing tells otherwise.
     """
-    tags, words, start, head, kind = sentence.tags, sentence.words, phrase.start, phrase.head, phrase.kind
+    tags = sentence.tags
+    words = sentence.words
+    start = phrase.start
+    head = phrase.head
+    kind = phrase.kind
     first = _name_start(tags, start, head)
     if tags[head] == "P" and start < first and tags[first - 1] == "N" and phrase.stop == head + 1:
         described = sentence.text(start + (tags[start] == "D"), first)  # the chemist Marie Curie

@@ -35,10 +35,14 @@ def add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | Non
 
     There is one branch for each kind of word that a chunk can begin with.
     """
-    tags, words, tag = sentence.tags, sentence.words, sentence.tags[position]
+    tags = sentence.tags
+    words = sentence.words
+    tag = sentence.tags[position]
     last = chunks[-1] if chunks and chunks[-1].kind in ("np", "pp") else None
     follows = tags[position + 1 : position + 2]
-    kind, complete, stop = "adv", True, position + 1
+    kind = "adv"
+    complete = True
+    stop = position + 1
     if tag == "S" or (tag == "J" and words[position : position + 2] == ["due", "to"]):
         return _add_reason(sentence, chunks, position)
     if tag == "W":

@@ -47,7 +47,9 @@ class Composer:
     """
 
     def __init__(self, clause: Clause, memory: Memory, subject: Subject) -> None:
-        self.clause, self.memory, self.subject = clause, memory, subject
+        self.clause = clause
+        self.memory = memory
+        self.subject = subject
         self.sentence, self.chunks = clause.sentence, clause.chunks
         self.words, self.tags = clause.sentence.words, clause.sentence.tags
         first, stop = clause.verb

@@ -71,7 +71,8 @@ def tag_sentence(text: str, start: int, stop: int, uncapitalised: frozenset[str]
     words = [match.group() for match in tokens]
     raw = [_first_tag(word) for word in words]
     _open_sentence(words, raw, uncapitalised)
-    starts, stops = [start + m.start() for m in tokens], [start + m.end() for m in tokens]
+    starts = [start + m.start() for m in tokens]
+    stops = [start + m.end() for m in tokens]
     return Tagged(words, starts, stops, in_context(words, raw))
 
 
@@ -129,7 +130,9 @@ def _open_sentence(words: list[str], raw: list[str], uncapitalised: frozenset[st
     """Tag the first word of a sentence as if it had no capital, unless it is a name."""
     if not words or raw[0] != "P" or (words[0].isupper() and len(words[0]) > 1):
         return
-    word, follows, after = words[0].lower(), "".join(raw[1:2]), "".join(words[1:2])
+    word = words[0].lower()
+    follows = "".join(raw[1:2])
+    after = "".join(words[1:2])
     tag = _lower_tag(word)
     name = words[0] in uncapitalised or words[0] in WORDS["first_names"]
     if word in FUNCTION_WORDS:

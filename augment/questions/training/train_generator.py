@@ -251,7 +251,10 @@ class _Training(TrainingLoop[list[int]]):
         task: str,
         place: TrainingPlace,
     ):
-        self._job, self._encoded, self._pad, self._task = job, encoded, pad, task
+        self._job = job
+        self._encoded = encoded
+        self._pad = pad
+        self._task = task
         epochs = range(0 if job.steps else job.epochs)
         total = job.steps or sum(sum(1 for _ in self._epoch_batches(epoch)) for epoch in epochs)
         self._warm = max(1, int(job.warmup * total))

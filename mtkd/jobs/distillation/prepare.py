@@ -103,7 +103,8 @@ def _check_readers(
 ) -> None:
     """Check that the student reads like the teachers that it is compared with token by token."""
     if validated.manifest and validated.teacher:
-        length, names = validated.manifest.contents.max_length, [task.name for task in validated.tasks]
+        length = validated.manifest.contents.max_length
+        names = [task.name for task in validated.tasks]
         reader = validated.teacher.config.reader(teacher_tokeniser, validated.tasks, length)
         compared = [(name, reader) for name in names if validated.aligned]
     else:

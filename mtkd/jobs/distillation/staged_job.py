@@ -73,7 +73,9 @@ class StagedJob(TrainingJob):
 
     def train(self) -> Trained:
         """Run the stages; stages that this run has finished before are not repeated."""
-        student, record, heads_trained = self.prepared.student, {}, False
+        student = self.prepared.student
+        record = {}
+        heads_trained = False
         for stage, objective, inputs in self.stages:
             trains_heads = objective.student_need.logits
             directory = stage_directory(self.request.out, stage)

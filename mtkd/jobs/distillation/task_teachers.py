@@ -75,7 +75,9 @@ class TaskTeachers:
 
     def _logits_of(self, teacher: LoadedTeacher, train: TrainSettings) -> Mapping[str, IndexedLogits]:
         """The logits of one teacher for the rows of its tasks."""
-        model, workers, data = teacher.model, self.request.workers, self.rows.data
+        model = teacher.model
+        workers = self.request.workers
+        data = self.rows.data
         precision = self.validated.settings.teacher.precision
         if not workers.in_other_processes:
             model.to(self.accelerator.device)

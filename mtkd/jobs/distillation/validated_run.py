@@ -195,7 +195,9 @@ def _teacher_ref(
 
 def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
     """Check that the teacher or the store has what the terms need, for the tokens that the student reads."""
-    settings, need, teacher_ref = validated.settings, validated.teacher_need, validated.teacher
+    settings = validated.settings
+    need = validated.teacher_need
+    teacher_ref = validated.teacher
     _require_only_logits(validated)
     if need.selection is not None:
         check_selection(need.selection, settings)

@@ -48,7 +48,9 @@ class CellJobs:
         return text_job(self.grid, self.inputs, name, self.seed)
 
     def _distill(self, name: str) -> list[Job]:
-        grid, inputs, task_spec = self.grid, self.inputs, self.task_spec
+        grid = self.grid
+        inputs = self.inputs
+        task_spec = self.task_spec
         refined, from_text = self._teacher_job(), self._text_job(name)
         argv = ["distill", grid.recipe_of(name), "--tasks", task_spec]
         for option, path in (

@@ -12,7 +12,9 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.jobs.grid.compare_table import Row, Table
 from tasks.common.files import atomic_path
 
-_LEGEND_COLUMNS, _LEGEND_CHARACTERS, _MARKERS = 4, 150, "os^Dv"
+_LEGEND_COLUMNS = 4
+_LEGEND_CHARACTERS = 150
+_MARKERS = "os^Dv"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
                 f"`without={name!r}`",
             )
             break
-    from_text, problem = any(map(grid.first_of, grid.cells)), "this grid starts students from plain text"
+    from_text = any(map(grid.first_of, grid.cells))
+    problem = "this grid starts students from plain text"
     if from_text and inputs.text is None:
         missing["text"] = UserError(problem, hint="pass `text='FILE'` with plain text")
     if given_encoder(grid, inputs) is None:

@@ -71,7 +71,8 @@ class GridInputs:
 
     def unlabelled_words(self, spec: str) -> list[str]:
         """The options of a command that name the rows without labels of its tasks, and how many are used."""
-        options, tasks = [], [task.name for task in resolve(spec)] if self.unlabelled else []
+        options = []
+        tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
         for task, files in self.unlabelled.items():
             for file in ([files] if isinstance(files, str) else files) if task in tasks else ():
                 options += ["--unlabelled", f"{task}={file}"]

@@ -65,7 +65,9 @@ def _teacher_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
 
 def _cell_run(grid: Grid, inputs: GridInputs, name: str, task_spec: str, seed: int) -> PlannedRun:
     jobs = CellJobs(grid, inputs, task_spec, seed)
-    earlier, main, then = jobs.earlier(name), jobs.main(name), grid.cells[name].then
+    earlier = jobs.earlier(name)
+    main = jobs.main(name)
+    then = grid.cells[name].then
     needed = [job for other in main for source in other.steps_of for job in _with_needs(source)]
     later: list[Job] = []
     if then:

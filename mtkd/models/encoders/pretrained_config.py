@@ -90,7 +90,9 @@ class TransformerConfig(EncoderConfig):
         from transformers import MODEL_MAPPING
 
         hf = self.build_hf()
-        layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
+        layers = hf.num_hidden_layers
+        heads = hf.num_attention_heads
+        width = hf.hidden_size
         states = frozenset(range(layers + 1))
         # The vector of a pair is that of a comparison, so terms that compare pooled vectors are refused.
         pooled = self.pairs == "cross-encoder"

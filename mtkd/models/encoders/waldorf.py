@@ -34,7 +34,9 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
 
     def __init__(self, config: WaldorfConfig):
         super().__init__(config)
-        small, hidden, out = config.embedding_size, config.hidden_size, config.output_size
+        small = config.embedding_size
+        hidden = config.hidden_size
+        out = config.output_size
         self.embeddings = nn.Embedding(config.vocab_size, small)
         self.position_embeddings = nn.Embedding(config.positions, small)
         self.token_type_embeddings = nn.Embedding(SEGMENTS, small)
