@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid, control_of
 from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
+from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import parse_toml, read_toml
@@ -39,8 +40,8 @@ def load_grid(
         without: cells to leave out.
 
     Raises:
-        UserError: unknown grid, cell or key, invalid TOML, a cell with invalid settings, or cells that `sets`
-            makes the same.
+        UserError: unknown grid, cell or key, invalid TOML, a missing recipe, a cell with invalid settings, or
+            cells that `sets` makes the same.
     """
     if name in grid_names():
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
@@ -54,7 +55,7 @@ def load_grid(
         )
     sets = dotted(sets)
     grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
-    grid = _with_task_files(grid, Path(name).parent)
+    grid = _with_found_files(grid, Path(name).parent)
     known = grid.with_controls().cells
     for excluded in without:
         if excluded not in known:
@@ -77,27 +78,45 @@ def load_grid(
     return grid
 
 
-def _with_task_files(grid: Grid, folder: Path) -> Grid:
-    """The grid with the paths of task files that exist only in the folder of the grid's file."""
+def _with_found_files(grid: Grid, folder: Path) -> Grid:
+    """The grid with the paths of the recipes and task files that exist only in the folder of the grid's file.
 
-    def found(spec: str) -> str:
-        return ",".join(path(word.strip()) for word in spec.split(","))
+    Raises:
+        UserError: the file of a recipe exists neither there nor in the current directory.
+    """
 
     def path(word: str) -> str:
         beside = str(folder / word)
         is_beside = word.endswith(".toml") and os.path.exists(beside) and not os.path.exists(word)
         return beside if is_beside else word
 
-    def with_tasks(part: Any) -> Any:
-        has_tasks = part is not None and part.tasks is not None
-        return part.model_copy(update={"tasks": found(part.tasks)}) if has_tasks else part
+    def recipe(name: str) -> str:
+        file = path(name)
+        if file.endswith(".toml") and not os.path.exists(file):
+            near = did_you_mean_path(folder / name) or did_you_mean_path(Path(name))
+            raise UserError(
+                f"no such file: {name}{near}",
+                expected=f"the TOML file of a recipe, relative to the current directory or to {folder}",
+            )
+        return file
 
-    cells = {
-        name: cell.model_copy(update={"tasks": list(map(found, cell.tasks)), "then": with_tasks(cell.then)})
-        for name, cell in grid.cells.items()
-    }
-    tasks = list(map(found, grid.tasks))
-    return grid.model_copy(update={"tasks": tasks, "cells": cells, "refine": with_tasks(grid.refine)})
+    def tasks(spec: str) -> str:
+        return ",".join(path(word.strip()) for word in spec.split(","))
+
+    def with_files(part: Any) -> Any:
+        found: dict[str, Any] = {}
+        for key, value in part:
+            if isinstance(value, Strict):
+                found[key] = with_files(value)
+            elif key == "cells":
+                found[key] = {name: with_files(cell) for name, cell in value.items()}
+            elif key == "recipe" and value:
+                found[key] = recipe(value)
+            elif key == "tasks" and value:
+                found[key] = tasks(value) if isinstance(value, str) else list(map(tasks, value))
+        return part.model_copy(update=found)
+
+    return cast(Grid, with_files(grid))
 
 
 def _refuse_same(cells: Mapping[str, Cell], sets: Mapping[str, Any]) -> None:

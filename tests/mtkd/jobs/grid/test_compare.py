@@ -374,6 +374,37 @@ def test_task_files_are_found_beside_a_grid_unless_they_are_here(
     assert y.then and y.then.tasks is None and loaded.refine and loaded.refine.tasks == "../job/a.toml"
 
 
+def test_recipe_files_are_found_beside_a_grid_unless_they_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "job", tmp_path / "here"
+    for file, base in {
+        folder / "a.toml": "layerwise-3",
+        folder / "b.toml": "layerwise-3",
+        here / "b.toml": "static",
+        folder / "tune.toml": "finetune",
+    }.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"extends = '{base}'\n", encoding="utf-8")
+    grid = folder / "grid.toml"
+    text = (
+        "title = ''\nrecipe = 'a.toml'\ntasks = ['rte']\n"
+        "[cells.x]\nthen = 'tune.toml'\n[cells.y]\nrecipe = 'b.toml'\ncontrol = true\n"
+    )
+    grid.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(here)
+    loaded = load_grid("../job/grid.toml", {}, {})
+    x, y = loaded.cells["x"], loaded.cells["y"]
+    assert loaded.recipe == "../job/a.toml" and x.then and x.then.recipe == "../job/tune.toml"
+    assert x.recipe is None and y.recipe == "b.toml"
+    grid.write_text(text.replace("tune", "tuen"), encoding="utf-8")
+    expected = (
+        r"(?s)no such file: tuen.toml \(did you mean '../job/tune.toml'\?\).*current directory or to ../job"
+    )
+    with pytest.raises(UserError, match=expected):
+        load_grid("../job/grid.toml", {}, {})
+
+
 def test_settings_given_with_a_grid_override_those_of_single_cells(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     cells = (
