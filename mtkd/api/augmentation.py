@@ -80,7 +80,7 @@ def mask(
     method = Masking(p=p, seed=seed, mask_token=mask_token)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
     made_by = Workers(workers, engine, address)
-    numbers = _copies(tasks, copies)
+    numbers = _copies(tasks, data, copies)
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
@@ -120,7 +120,7 @@ def replace(
     from augment.replacement import COPIES, Replacement
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
-    numbers = _copies(tasks, copies, default=COPIES)
+    numbers = _copies(tasks, data, copies, default=COPIES)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
     made_by = Workers(workers, engine, address)
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
@@ -171,7 +171,7 @@ def contextual(
     from augment.contextual import COPIES, Contextual
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
-    numbers = _copies(tasks, copies, default=COPIES)
+    numbers = _copies(tasks, data, copies, default=COPIES)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
     made_by = Workers(workers, engine, address)
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
@@ -211,16 +211,16 @@ def run(
     method = build_augmenter(name, settings or {})
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
     made_by = Workers(workers, engine, address)
-    numbers = _copies(tasks, copies)
+    numbers = _copies(tasks, data, copies)
     return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
-def _trainable_tasks(tasks: TaskSpec) -> list[Task]:
+def _trainable_tasks(tasks: TaskSpec, data: Any) -> list[Task]:
     """The tasks without those that have no training split, and therefore no rows to copy."""
-    return [task for task in resolve(tasks) if task.train is not None]
+    return [task for task in resolve(tasks, data=data) if task.train is not None]
 
 
-def _copies(tasks: TaskSpec, copies: Copies, default: int | None = None) -> dict[str, int]:
+def _copies(tasks: TaskSpec, data: Any, copies: Copies, default: int | None = None) -> dict[str, int]:
     """Task -> copies per row: the default (None = each task's own), changed by `copies`."""
     from augment.corpus_writer import copies_of
 
@@ -229,7 +229,7 @@ def _copies(tasks: TaskSpec, copies: Copies, default: int | None = None) -> dict
         assignments.append(str(copies))
     elif copies is not None:
         assignments += [f"{task}={number}" for task, number in copies.items()]
-    return copies_of(_trainable_tasks(tasks), ",".join(assignments))
+    return copies_of(_trainable_tasks(tasks, data), ",".join(assignments))
 
 
 def _write(
@@ -251,7 +251,7 @@ def _write(
 
     source = open_data(data)
     ranks = launched()
-    trainable = _trainable_tasks(tasks)
+    trainable = _trainable_tasks(tasks, data)
     unlabelled.check(trainable)
     planned = plan_source_rows(method, source, trainable, limit, unlabelled, workers)
     loaded = dict[str, Rows]()

@@ -94,7 +94,7 @@ def train_questions(
     )
     training_place = TrainingPlace(Path(out), find_device(device), __version__, command, overwrite)
     with keep_memory():
-        return train_generator(job, open_data(data), span_task(resolve(task)), training_place)
+        return train_generator(job, open_data(data), span_task(resolve(task, data=data)), training_place)
 
 
 @checked

@@ -93,7 +93,7 @@ def evaluate(
     target, directories = find_device(device), {"model": model, "against": against}
     labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
-    model, checkpoint = _opened(model, spec, target, labels)
+    model, checkpoint = _opened(model, spec, data, target, labels)
     model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, model_tasks, data) if spec else model_tasks
     other, other_checkpoint = None, None
@@ -142,7 +142,7 @@ def _other_model(
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
     """As `_opened`, for the model to compare with; its errors name the argument."""
     try:
-        other, checkpoint = _opened(against, tasks, device, labels)
+        other, checkpoint = _opened(against, tasks, None, device, labels)
         if isinstance(other, Path):
             read_saved(other)  # raises the errors
     except UserError as error:
@@ -272,7 +272,7 @@ def _require_model(path: Path) -> None:
 
 
 def _opened(
-    model: EvaluatedModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
+    model: EvaluatedModel, spec: TaskSpec | None, data: Any, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
     """Load a transformers checkpoint, which does not know its task; other models stay as they are.
 
@@ -289,7 +289,7 @@ def _opened(
         if isinstance(model, Path):
             _require_model(model)
         return model, None
-    tasks = resolve(spec) if spec else []
+    tasks = resolve(spec, data=data) if spec else []
     if len(tasks) != 1:
         raise UserError(
             f"{teacher_name(model)} is a transformers checkpoint, which is for one task",

@@ -233,6 +233,12 @@ def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
     """The rows of a split; those of a file are read when they are needed."""
     if isinstance(rows, str | os.PathLike):
         return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
+    if isinstance(rows, Sequence) and rows and all(isinstance(row, str | os.PathLike) for row in rows):
+        raise UserError(
+            f"{what} cannot be {a_type(rows)} of strings or paths",
+            expected=f"{_TABLES} a list of dicts, or the path of one file",
+            hint="join several files first: `pandas.concat(map(pandas.read_csv, files))`",
+        )
     return as_table(rows, what=what)
 
 
