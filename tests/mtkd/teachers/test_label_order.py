@@ -115,3 +115,11 @@ def test_the_advice_does_not_repeat_the_order_that_was_assumed() -> None:
     with pytest.raises(UserError) as error:
         label_order("the checkpoint x", four, ["w", "x", "y", "z"])
     assert pasted(str(error.value)) == {"topics": ["FIRST", "SECOND", "THIRD", ...]}
+
+
+def test_names_that_are_numbers_are_matched_by_value() -> None:
+    stars = Task("stars", "classify", ("text",), ("1", "2", "3"))
+    assert label_order("x", stars, ["3.0", "2.0", "1.0"]) == ((2, 1, 0), None)
+    signs = Task("signs", "classify", ("text",), ("-1", "0"))
+    with pytest.raises(UserError, match="the outputs of x are named 0, 1, but the labels of the task"):
+        label_order("x", signs, ["0", "1"])
