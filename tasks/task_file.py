@@ -50,7 +50,7 @@ from tasks.task_types import check_metrics, task_type, task_type_names
 _CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Task)}
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Task)}
 
 
 def load_task(path: Path) -> Task:
