@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from tasks.task_types import check_metrics, task_type, task_type_names
 _CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Task)}
 
 
 def load_task(path: Path) -> Task:
@@ -94,7 +96,9 @@ def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
     name = fields.get("name", base.name)
     refuse_group_name(path, name)
     if fields.get("kind", base.kind) != base.kind:
-        fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
+        kind = task_type(fields["kind"])
+        unused = {key: _DEFAULTS[key] for key in _OF_TYPES if key not in kind.fields}
+        base = dataclasses.replace(base, kind=fields["kind"], metrics=kind.default_metrics, **unused)
     fields = {"head": name if base.head == base.name else base.head} | fields
     return dataclasses.replace(base, **_positive(path, fields, fields.get("labels", base.labels)))
 
@@ -150,22 +154,22 @@ def check_task(task: Task, where: str = "mtkd.Task") -> Task:
     where = f"{where} {task.name!r}"
     for key in _CHECKED:
         value = getattr(task, key)
-        if value not in (None, ()):
+        if value not in (None, ()) or key == "columns":
             parse_value(where, key, list(value) if isinstance(value, tuple) else value)
-    _check(where, task, {})
+    _check(where, task, [key for key in _OF_TYPES if getattr(task, key) != _DEFAULTS[key]])
     return task
 
 
-def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
-    """Check that the fields are consistent."""
+def _check(path: Path | str, task: Task, given: Collection[str]) -> None:
+    """Check that the fields are consistent; `given` are the keys that the user has set."""
     for key in _OF_TYPES:
-        if key in fields and key not in task.type.fields:
+        if key in given and key not in task.type.fields:
             allowed = [kind for kind in task_type_names() if key in task_type(kind).fields]
             raise UserError(
                 f"{path}: {task.kind} tasks have no key {key!r}", expected=f"kind {' or '.join(allowed)}"
             )
     if task.map:
-        _check_map(path, task, "head" in fields)
+        _check_map(path, task, "head" in given)
     try:
         task.type.check(task)
         check_metrics(task)

@@ -73,13 +73,16 @@ def load_recipe(
     """The validated settings of a recipe, with those that a function's arguments change.
 
     Args:
-        settings: dotted setting -> value.
+        settings: dotted setting -> value, or an array of values.
         train: settings of the training loop, of which those that were given count.
         shorthands: values for names in `SHORTHANDS`; None = as in the recipe.
     """
     from mtkd.recipes import load_settings
 
-    changes = _train_changes(command, train, shorthands) | dict(settings or {})
+    plain = {
+        key: value.tolist() if hasattr(value, "tolist") else value for key, value in (settings or {}).items()
+    }
+    changes = _train_changes(command, train, shorthands) | plain
     return load_settings(recipe, command, changes, describe(tasks))
 
 

@@ -172,6 +172,7 @@ def _numbers(seeds: str | None) -> list[int]:
     listed = [] if seeds is None else [seed.strip() for seed in seeds.split(",")]
     if not all(re.fullmatch("[0-9]{1,16}", seed) for seed in listed) or len(set(listed)) < len(listed):
         raise UserError(
-            f"--seeds {brief(seeds)} is not valid", expected="comma-separated numbers, such as 0,1,2"
+            f"--seeds {brief(seeds)} is not valid",
+            expected="different numbers, comma-separated, such as 0,1,2",
         )
     return [int(seed) for seed in listed]

@@ -31,7 +31,13 @@ def data() -> None:
     type=click.IntRange(min=8),
     help="maximum number of tokens per row; warn about longer rows",
 )
-@click.option("--list", "max_lines", default=50, help="print at most N problems (0 = all)")
+@click.option(
+    "--list",
+    "max_lines",
+    default=50,
+    type=click.IntRange(min=0),
+    help="print at most N problems (0 = all)",
+)
 @report_options
 def check(
     data: Any,

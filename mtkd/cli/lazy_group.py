@@ -13,6 +13,7 @@ import click
 from mtkd.cli.option_values import empty_value
 from tasks.common.errors import UserError, brief, unknown
 
+_TASKS = ("tasks", "task")
 _PATH = re.compile(r"\b(DIR|FILE|DATA)\b")  # in the metavar of an option or argument
 
 
@@ -23,7 +24,7 @@ class _CheckedContext(click.Context):
         for param in self.command.params:
             limit = 2**53 if param.name == "seed" else 2**31 - 1
             value = self.params.get(param.name or "")
-            if _is_empty(value) and _PATH.search(param.make_metavar(self)):
+            if _is_empty(value) and (param.name in _TASKS or _PATH.search(param.make_metavar(self))):
                 raise empty_value(param, self)
             if expected := _refused(value, limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class PathOrUrl(click.Path):
             self.fail("a NUL character cannot be part of a path", param, ctx)
         url = url_of(value)
         if url is None or url.startswith("file://"):
-            return super().convert(value, param, ctx)
+            return super().convert(os.path.expanduser(value), param, ctx)
         from tasks.common.remote import Mirror
 
         return Mirror.of(url, "outputs").path

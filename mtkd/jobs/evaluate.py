@@ -33,9 +33,14 @@ from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.models.saved_model import model_directory, read_saved
 from mtkd.teachers.label_order import order_warnings
-from mtkd.teachers.transformers_checkpoint import RUN_OR_CHECKPOINT, CheckpointRef, checkpoint_directory
+from mtkd.teachers.transformers_checkpoint import (
+    RUN_OR_CHECKPOINT,
+    CheckpointRef,
+    checkpoint_directory,
+    refuse_headless,
+)
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import only_contains_models
 from tasks.common.progress import progress
@@ -90,6 +95,8 @@ def evaluate(
         UserError: a model or device does not exist, a model has no head for a task, a row is invalid, no task
             can be scored, or no encoder is known for the baselines.
     """
+    if encoder is not None and not baselines:
+        raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
     target, directories = find_device(device), {"model": model, "against": against}
     labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
@@ -256,13 +263,7 @@ def _is_checkpoint(model: EvaluatedModel) -> bool:
 
 def _require_model(path: Path) -> None:
     """Check that a directory holds an mtkd model; raises UserError, which says that a checkpoint would do."""
-    if (path / "config.json").is_file() and not is_saved_model(path):
-        raise UserError(
-            f"{path} has no head for a task that mtkd knows",
-            expected=RUN_OR_CHECKPOINT,
-            hint=f"if it is a pretrained encoder, train it on your tasks first: "
-            f"`mtkd.refine(encoder={str(path)!r}, ...)`",
-        )
+    refuse_headless(path)
     try:
         model_directory(path)
     except UserError as error:

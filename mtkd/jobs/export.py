@@ -158,10 +158,10 @@ def _reading(model: MultiTaskModel) -> dict[str, Any]:
 def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
     if format == "onnx":
         require_exporter()
-    elif int8 or overwrite:
-        raise UserError(
-            "`int8` and `overwrite` are for `format='onnx'`", hint="choose a new directory with `out`"
-        )
+    elif int8:
+        raise UserError("`int8` is for `format='onnx'`", hint="leave it out, or choose this format")
+    elif overwrite:
+        raise UserError("`overwrite` is for `format='onnx'`", hint="choose a new directory with `out`")
 
 
 def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:

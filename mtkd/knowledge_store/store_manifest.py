@@ -16,6 +16,7 @@ from tasks.common.digests import damaged_files
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
+from tasks.data.corpus_reader import manifest_kind
 
 STORE_FORMAT = 4
 MANIFEST = "manifest.json"
@@ -141,6 +142,12 @@ def read_store_manifest(directory: Path) -> StoreManifest:
             hint="run its `mtkd.build_store` again; it resumes"
             if unfinished
             else "build one: `mtkd.build_store(recipe='R', data='D', tasks='T', teacher='DIR', out='DIR')`",
+        )
+    if manifest_kind(path) == "corpus":
+        raise UserError(
+            f"{directory} is a corpus, not a knowledge store",
+            expected="a directory written by `mtkd.build_store`",
+            hint="`mtkd.distill` takes it as `corpus`",
         )
     hint = "build the store again with `overwrite=True`"
     return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -102,7 +103,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 
 def output_directory(values: Mapping[str, Any], name: str) -> str:
     """The directory in which a pipeline keeps its record, and its steps write by default."""
-    return str(values.get("out", f"runs/{name}"))
+    return os.path.expanduser(values.get("out", f"runs/{name}"))
 
 
 def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:

@@ -134,7 +134,10 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
                 f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
             )
         try:
-            settings[key.strip()] = plain_toml(f"v = {text}")["v"]
+            values = plain_toml(f"v = {text}")
+            if len(values) > 1:
+                raise ValueError("more lines follow the value")
+            settings[key.strip()] = values["v"]
         except tomllib.TOMLDecodeError:
             settings[key.strip()] = None if text.strip() == "none" else text.strip()
         except ValueError as error:  # thousands of digits or brackets

@@ -239,6 +239,17 @@ def checkpoint_directory(name: str) -> Path | None:
     return path if _architecture(path).endswith((_CLASSIFIER, _READER)) else None
 
 
+def refuse_headless(path: Path) -> None:
+    """Raise UserError for the directory of a transformers model for which `checkpoint_directory` is None."""
+    if (path / "config.json").is_file() and not is_saved_model(path):
+        raise UserError(
+            f"{path} has no head for a task that mtkd knows",
+            expected=RUN_OR_CHECKPOINT,
+            hint="if it is a pretrained encoder, train it on your tasks first: "
+            f"`mtkd.refine(encoder={str(path)!r}, ...)`",
+        )
+
+
 def _fetch(patterns: list[str], name: str, local_files_only: bool) -> Path:
     """The hub's files that match the patterns, and the weights unless only config.json is wanted."""
     from huggingface_hub import snapshot_download

@@ -84,11 +84,11 @@ def report_split(
     for raw in tables:
         unused += _unused(task, raw, unused_columns)
         statistics.add(raw)
+        new_problems, labels = find_problems(task, split, raw)  # raises an error if these are no labels
+        problems += new_problems
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
             with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
-        new_problems, labels = find_problems(task, split, raw)
-        problems += new_problems
         groups.add(raw, labels)
         if labels is not None:
             balance.add(labels)

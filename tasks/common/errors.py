@@ -78,7 +78,8 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
 def did_you_mean(value: str, names: Sequence[str]) -> str:
     """`(did you mean 'NAME'?)` with the most similar name, or two if equally similar; "" if there is none."""
     ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
-    near = ends or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
+    same = [name for name in names if name.casefold() == value.casefold()]
+    near = ends or same or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
     ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
     equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]
     return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""

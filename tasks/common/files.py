@@ -87,7 +87,7 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
     check_output_file(path)
     path = Path(os.path.realpath(path))  # replace the target of a link, not the link
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         if alone:
             _remove_unheld(path)
         temporary, handle = _temporary(path), None
@@ -220,7 +220,7 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
+        raise UserError(f"{path} is a file", expected="a directory", hint="choose another `out`") from error
 
 
 def remove_directory(path: Path) -> None:

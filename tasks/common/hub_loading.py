@@ -140,6 +140,11 @@ def _expected(what: str) -> str:
 
 
 def _not_loaded(what: str, name: str, error: Exception) -> UserError:
+    if any((Path(name) / file).is_file() for file in ("model.json", "model/model.json")):
+        return UserError(
+            f"{name} cannot be the {what}: its model is an export, or not a Transformer",
+            expected=_expected(what),
+        )
     if (Path(name) / "run.json").is_file():
         return UserError(
             f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"

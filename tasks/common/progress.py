@@ -26,8 +26,8 @@ def set_quiet(quiet: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether progress output is off."""
-    return _quiet or launch().rank > 0
+    """Whether progress output is off; it is if standard error is closed."""
+    return _quiet or launch().rank > 0 or sys.stderr is None
 
 
 def say(text: str) -> None:

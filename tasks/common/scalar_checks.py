@@ -96,7 +96,8 @@ def _boolean(metadata: Sequence[Any]) -> Check:
 
 
 def _text(metadata: Sequence[Any]) -> Check:
-    problem = path_problem if find_marker(IsPath, metadata) else _not_utf8
+    is_path = find_marker(IsPath, metadata) is not None
+    problem = path_problem if is_path else _not_utf8
     is_device = find_marker(IsDevice, metadata) is not None
 
     def check(value: Any) -> Any:
@@ -106,7 +107,7 @@ def _text(metadata: Sequence[Any]) -> Check:
             raise Unfit(value)
         if expected := problem(value):
             raise Unfit(value, expected=expected)
-        return value
+        return os.path.expanduser(value) if is_path else value
 
     return check
 
@@ -118,7 +119,7 @@ def _path(metadata: Sequence[Any]) -> Check:
             raise Unfit(value)
         if expected := path_problem(text):
             raise Unfit(value, expected=expected)
-        return value if isinstance(value, Path) else Path(text)
+        return value if isinstance(value, Path) and text[0] != "~" else Path(os.path.expanduser(text))
 
     return check
 
@@ -137,6 +138,8 @@ def path_problem(text: str) -> str | None:
         longest = max(len(os.fsencode(part)) for part in re.split("[/,]", text))
     except UnicodeEncodeError:
         return "a path without lone surrogates, which no file name has"
+    if not text:
+        return "a name or a path that is not empty"
     if "\0" in text:
         return "a path without NUL characters"
     return None if longest <= _LONGEST_PART else f"a path whose parts have at most {_LONGEST_PART} bytes each"

@@ -159,8 +159,23 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
             if unfinished
             else "make one with `mtkd.augment.mask(out='DIR', ...)`",
         )
+    if manifest_kind(path) == "knowledge store":
+        raise UserError(
+            f"{directory} is a knowledge store, not a corpus",
+            expected="a directory written by `mtkd.augment`",
+            hint="`mtkd.distill` takes it as `store`",
+        )
     hint = "make the corpus again with `overwrite=True`"
     return read_record(path, CorpusManifest, newest=CORPUS_FORMAT, hint=hint)
+
+
+def manifest_kind(path: Path) -> str | None:
+    """What a manifest.json describes: a "corpus" or a "knowledge store"; None for anything else."""
+    values = read_record(path, object)
+    keys = values.keys() if isinstance(values, dict) else ()
+    return (
+        "corpus" if "method" in keys else "knowledge store" if {"teacher", "contents"} <= set(keys) else None
+    )
 
 
 def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.common.errors import UserError, a_type, counted, shorten
+from tasks.common.errors import UserError, a_type, brief, counted, shorten
 from tasks.common.reading import require_file
 from tasks.common.remote import local
 from tasks.data.file_readers import SplitFiles
@@ -115,6 +115,8 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if hasattr(rows, "iloc"):  # pandas
         return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, Mapping):
+        if texts := [name for name, values in rows.items() if isinstance(values, str | bytes)]:
+            raise TypeError(f"the column {texts[0]!r} is {a_type(rows[texts[0]])}, not a list of values")
         return pa.table({str(name): pa.array(values) for name, values in rows.items()})
     if isinstance(rows, Iterator):
         rows = list(rows)
@@ -182,6 +184,8 @@ class TableSource(DataSource):
         self._tables: dict[str, dict[str, pa.Table | Path]] = {}
         shown = "dataset_dict" if type(tables).__name__.endswith("DatasetDict") else "{'train': ...}"
         for task, splits in tables.items():
+            if not isinstance(task, str):
+                raise UserError(f"`data` has the key {brief(task)}", expected="names of tasks, such as 'rte'")
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
                 raise UserError(
                     f"the data of task {task!r} cannot be {a_type(splits)}",
@@ -218,7 +222,7 @@ class TableSource(DataSource):
             near = difflib.get_close_matches(task.name, self._tables, n=1)
             return UserError(
                 f"the data have no task {task.name!r}",
-                expected=f"a key {task.name!r}; the keys of the data are {shorten(self._tables, task.name)}",
+                expected=f"a key {task.name!r}; the keys are {shorten(self._tables, task.name) or 'none'}",
                 hint=f"rename the key {near[0]!r} to {task.name!r}" if near else None,
             )
         similar = similar_split(split, splits)

@@ -15,7 +15,7 @@ from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.task import Task
-from tasks.task_file import load_task
+from tasks.task_file import check_task, load_task
 from tasks.task_names import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +179,24 @@ def test_spans_may_have_no_answer(tmp_path: Path) -> None:
         load(tmp_path, text.replace('"question", ', ""))
     with pytest.raises(UserError, match="classify tasks have no key 'unanswerable'"):
         load(tmp_path, GOOD + "unanswerable = true\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"columns": ()}, r"columns = \[\] is not valid"),
+        ({"group": "question"}, "classify tasks have no key 'group'"),
+        ({"range": (0, 5)}, "classify tasks have no key 'range'"),
+        ({"languages": ("en",)}, "classify tasks have no key 'languages'"),
+    ],
+)
+def test_tasks_made_in_python_are_checked_like_task_files(wrong: dict[str, object], message: str) -> None:
+    values = {"name": "own", "kind": "classify", "columns": ("text",), "labels": ("no", "yes")} | wrong
+    with pytest.raises(UserError, match=message):
+        check_task(Task(**values))
+
+
+def test_a_task_of_another_kind_does_not_keep_the_keys_of_the_one_that_it_extends(tmp_path: Path) -> None:
+    task = load(tmp_path, 'extends = "stsb"\nname = "s"\nkind = "classify"\nlabels = ["no", "yes"]\n')
+    assert task.range is None and task.metrics == ("accuracy",)
+    assert check_task(task) == task

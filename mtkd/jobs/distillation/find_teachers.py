@@ -16,7 +16,7 @@ from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.label_lists import parse_label_list
 from mtkd.teachers.teacher_ref import TeacherRef
-from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
+from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory, refuse_headless
 from mtkd.time_trial import current_trial
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
@@ -229,6 +229,8 @@ def _members(
     source: Any = as_pair(teacher)
     if source is None and isinstance(teacher, str) and heads:
         source = checkpoint_directory(teacher)
+        if source is None:
+            refuse_headless(Path(teacher))
     if source is not None:
         if len(tasks) > 1 and not tasks_named:
             raise UserError(

@@ -208,7 +208,7 @@ def test_every_recipe_loads() -> None:
         (["evaluate", "--model", "none", "--data", "pocket"], ["there is no such directory"]),
         (["predict", "--model", "none"], ["--glue-submission"]),
         ([*PREDICT, "./none"], ["there is no directory './none'"]),
-        ([*PREDICT, "~/none"], ["there is no directory '~/none'"]),
+        ([*PREDICT, "~/none"], ["there is no directory '/"]),
         ([*PREDICT, "no/such/model"], ["there is no directory 'no/such/model'", "no/such either"]),
         ([*PREDICT, "none"], ["there is no such directory", "the hub", "an mtkd model or run"]),
         ([*PREDICT, "owner/model"], ["there is no such directory", "the hub"]),
@@ -576,6 +576,15 @@ def test_a_result_replaces_nothing_but_a_result(
     assert mtkd("tasks", "--json", "empty.json").code == 0
 
 
+def test_an_output_may_be_in_the_home_directory(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    rows = ("--data", "pocket", "--tasks", "rte", "--limit", 2)
+    assert mtkd("augment", "mask", *rows, "--out=~/corpus").code == 0
+    assert (tmp_path / "home/corpus/manifest.json").is_file()
+
+
 def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> None:
     rows = ("--data", "pocket", "--tasks", "rte", "--out", tmp_path / "o")
     generate = ("augment", "questions", "generate", "--text", "t.txt", "--out", tmp_path / "o")
@@ -586,6 +595,9 @@ def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> 
         ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
         (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
         (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),
+        (("data", "check", "--data", "pocket", "--tasks", ""), "--tasks is empty"),
+        (("data", "check", "--data", "pocket", "--list", "-5"), "0 or more"),
+        (("augment", "run", "mask", *rows, "--set", "p=0.1\nq=2"), "is not valid"),
         (("augment", "mask", *rows, "--mask-token", "x" * 101), "has 101 characters"),
         (("augment", "run", "mask", *rows, "--set", "p="), "p='' is not valid"),
         (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed=1.5 is not valid"),

@@ -340,6 +340,10 @@ def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path)
         with pytest.raises(UserError, match=problem) as refused:
             mtkd.evaluate(model, "pocket", "rte")
         assert refused.value.expected is not None and refused.value.expected.startswith(either)
+    with pytest.raises(UserError, match="has no head for a task that mtkd knows"):
+        mtkd.distill("mkd-lstm", teacher=encoder, data="pocket", tasks="rte", out=tmp_path / "run")
+    with pytest.raises(UserError, match="`encoder` has no effect without `baselines`"):
+        mtkd.evaluate(encoder, "pocket", "rte", encoder="minilm")
     for pair in ((1, 2), ("a", "b"), (1, 2, 3)):
         for arguments in ({"model": pair}, {"model": tmp_path, "against": pair}):
             with pytest.raises(UserError, match=f"`{list(arguments)[-1]}` cannot be a tuple") as refused:

@@ -108,3 +108,12 @@ def test_what_is_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names |= {"/tmp/x": False, "../x": False, "a/b/c": False, "a b": False}
     assert {name: is_hub_name(name) for name in names} == names
     assert find_file("runs", "model.json") is None
+
+
+def test_a_run_without_a_transformer_is_not_an_encoder(tmp_path: Path) -> None:
+    run = tmp_path / "student"
+    (run / "model").mkdir(parents=True)
+    for file in ("run.json", "model/model.json"):
+        (run / file).touch()
+    with pytest.raises(UserError, match="cannot be the encoder: its model is an export, or not a Transf"):
+        mtkd.refine(run, data="pocket", tasks="rte", out=tmp_path / "run")

@@ -11,6 +11,7 @@ from augment import corpus_writer, source_rows
 from mtkd.jobs.training_corpus import add_copies
 from tasks.common.errors import UserError
 from tasks.data import loading
+from tasks.data.corpus_reader import read_corpus_manifest
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
@@ -41,3 +42,12 @@ def test_corpora_of_both_formats_are_recognised_by_their_rows(
     for name in ("1", "2"):
         with pytest.raises(UserError, match="was not made from the one rows"):
             add_copies(tmp_path / name, source, ONE, others, others, request)
+
+
+def test_corpora_and_stores_are_told_apart(tmp_path: Path) -> None:
+    mtkd.augment.mask({"one": {"train": TABLE}}, ONE, tmp_path / "corpus", copies=1)
+    with pytest.raises(UserError, match="is a corpus, not a knowledge store"):
+        mtkd.store_info(tmp_path / "corpus")
+    (tmp_path / "manifest.json").write_text('{"format": 99, "teacher": {}, "contents": {}}')
+    with pytest.raises(UserError, match="is a knowledge store, not a corpus"):
+        read_corpus_manifest(tmp_path)

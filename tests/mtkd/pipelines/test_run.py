@@ -20,7 +20,7 @@ from mtkd.cli.flags import as_options
 from mtkd.jobs.distillation.find_teachers import parse_labels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import run as module
-from mtkd.pipelines.pipeline_file import load_steps
+from mtkd.pipelines.pipeline_file import load_steps, output_directory
 from mtkd.pipelines.step import Step
 
 FILE = """
@@ -399,6 +399,11 @@ def test_a_long_chain_of_steps_is_put_in_order() -> None:
     steps = {f"s{n}": step | {"model": f"@s{n + 1}"} for n in range(1500)}
     ordered, _ = load_steps({"steps": steps | {"s1500": step | {"model": "m"}}}, {}, "x")
     assert [one.name for one in ordered] == [f"s{n}" for n in range(1500, -1, -1)]
+
+
+def test_the_output_may_be_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert output_directory({"out": "~/runs"}, "job") == "/home/anna/runs"
 
 
 def test_an_export_is_limited_only_if_it_scores_rows() -> None:

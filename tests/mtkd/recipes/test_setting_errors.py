@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mtkd as api
+from mtkd.api.training_request import load_recipe
 from mtkd.recipes import load_settings
 from tasks.common.errors import UserError
 
@@ -30,6 +32,11 @@ def test_the_similar_setting_is_suggested(key: str, meant: str) -> None:
         load_settings("layerwise-3", "distill", {key: 3})
     assert error.value.problem == f"unknown setting {key!r} (did you mean {meant!r}?)"
     assert error.value.hint == "`mtkd.show_recipe('NAME')` lists all settings"
+
+
+def test_values_may_be_arrays() -> None:
+    settings = load_recipe("distill", "layerwise-3", "rte", {"train.betas": np.array([0.8, 0.9])})
+    assert tuple(settings.train.betas) == (0.8, 0.9)
 
 
 def test_an_unknown_table_has_no_suggestion() -> None:

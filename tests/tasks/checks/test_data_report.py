@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -174,6 +175,13 @@ def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
     unjudged = replace(PAIR, files={"train": str(tmp_path / "pair/validation.parquet")}, validation=())
     (problem,) = report_on(open_data(str(tmp_path)), [unjudged]).problems
     assert "(none is named under [files])" in problem.message
+
+
+def test_labels_of_a_type_that_is_no_label_are_an_error() -> None:
+    frame = pandas.DataFrame({name: ["a", "b"] for name in PAIR.columns})
+    frame[PAIR.label] = pandas.interval_range(0, 2)
+    report = report_on(open_data({"pair": {"train": frame, "validation": frame}}), [PAIR])
+    assert report.errors and "which cannot be read as labels" in str(report)
 
 
 def test_a_file_that_does_not_exist_is_named_first(tmp_path: Path) -> None:

@@ -68,6 +68,14 @@ def test_values_that_stand_for_another_type_are_converted(given: dict[str, Any],
     assert [type(part) for part in found] == [type(part) for part in used] if isinstance(used, list) else True
 
 
+def test_paths_may_start_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert function("~/runs")["path"] == "/home/anna/runs"
+    assert function(Path("~"))["path"] == Path("/home/anna")
+    assert function(["a", "~/b"])["path"] == ["a", "/home/anna/b"]
+    assert function(file="a~")["file"] == "a~" and function(name="~/x")["name"] == "~/x"
+
+
 def test_other_values_are_passed_on_as_they_are() -> None:
     decoder, mapping, listed = sys.modules["json.decoder"].JSONDecoder(), UserDict(a=1), ["a", Path("b")]
     for name, value in {"path": decoder, "settings": mapping, "call": print, "name": np.str_("x")}.items():
@@ -107,6 +115,8 @@ LONG = "x" * 300
         ({"kind": "alpa"}, "`kind='alpa'` is not valid (did you mean 'alpha'?)", "alpha or beta"),
         ({"kind": pandas.DataFrame()}, "`kind` cannot be a DataFrame", "alpha or beta"),
         ({"name": "\ud800"}, "`name='\\ud800'` is not valid", "text without lone surrogates"),
+        ({"file": ""}, "`file=''` is not valid", "a name or a path that is not empty"),
+        ({"path": ""}, "`path=''` is not valid", "a name or a path that is not empty"),
         ({"file": "a\0"}, "`file='a\\x00'` is not valid", "a path without NUL"),
         ({"path": LONG}, f"`path='{LONG[:89]}... (302 characters)` is not valid", "a path whose parts have"),
         ({"path": Path(LONG)}, f"`path='{LONG[:89]}...", "a path whose parts have at most 255 bytes"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import did_you_mean_path, unknown
+from tasks.common.errors import did_you_mean, did_you_mean_path, unknown
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,7 @@ def test_a_missing_path_suggests_a_similar_name_beside_it(
 
 def test_names_with_spaces_or_commas_are_quoted() -> None:
     assert unknown("column", "label", [" label ", "a,b", "text"]).expected == "' label ', 'a,b', text"
+
+
+def test_a_name_in_another_case_is_suggested() -> None:
+    assert did_you_mean("RTE", ["ax", "rte", "RT"]) == " (did you mean 'rte'?)"

@@ -167,6 +167,12 @@ def test_disk_errors_name_the_path(error: Exception, said: str, tmp_path: Path) 
         raise OSError(errno.EIO, "input or output")
 
 
+def test_a_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file"):
+        write_text(tmp_path / "file/page.html", "x")
+
+
 def test_digests(tmp_path: Path) -> None:
     raw = bytes(range(256)) * 999
     (tmp_path / "file").write_bytes(raw)

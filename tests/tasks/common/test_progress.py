@@ -74,6 +74,14 @@ def test_quiet_jobs_and_silent_processes_print_nothing(clock: Clock, capsys) -> 
     assert capsys.readouterr() == ("", "")
 
 
+def test_nothing_is_printed_if_standard_error_is_closed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress("encoding", 10) as advance:
+        advance(5)
+    module.say("nothing")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_only_the_first_of_several_processes_prints(rank: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

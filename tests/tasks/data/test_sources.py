@@ -421,6 +421,14 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         load_rows(open_data({"owns": {"train": rows}}), OWN, "train")
     with pytest.raises(UserError, match=r"mtkd\.check_data\(data, tasks\)"):
         load_rows(open_data({"own": {"train": rows}}), OWN, "train")
+    with pytest.raises(UserError, match="`data` has the key None"):
+        open_data({None: {"train": rows}})
+
+
+def test_a_text_is_not_a_column() -> None:
+    columns = {"one": "a text", "two": "b", "label": [0]}
+    with pytest.raises(UserError, match="the column 'one' is a str, not a list of values"):
+        open_data({"own": {"train": columns}})
 
 
 def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
