@@ -203,7 +203,7 @@ def label_positions(labels: Sequence[str], names: Sequence[str]) -> list[int | N
 
 
 def _plain(name: str) -> str:
-    """A name in lower case, letters and digits only; unchanged if it has none. Numbers keep sign and point."""
+    """A name in lower case, letters and digits only; unchanged if it has none. Numbers keep sign and dot."""
     if _is_number(name):
         return _number_text(float(name))
     return "".join(filter(str.isalnum, name.casefold())) or name

@@ -439,7 +439,7 @@ def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
     assert [row[1:] for row in train] == [row[1:] for row in validation]
     with pytest.raises(UserError, match=r"no such file: .*row\.csv \(did you mean .*rows\.csv"):
         open_data({"own": {"train": str(tmp_path / "row.csv")}})
-    with pytest.raises(UserError, match=r"(?s)own/train cannot be a list .*path of one file.*`pandas\.concat"):
+    with pytest.raises(UserError, match=r"(?s)own/train cannot be a list.*one file.*`pandas\.concat"):
         open_data({"own": {"train": [tmp_path / "rows.csv", tmp_path / "rows.csv"]}})
 
 
