@@ -98,7 +98,14 @@ def _csv_rows(path: Path, texts: Sequence[str], bad: list[UnreadableLine]) -> It
                 yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
+        bad.append(UnreadableLine(start, f"not CSV: {_csv_reason(error)}; the lines after it were not read"))
+
+
+def _csv_reason(error: csv.Error) -> str:
+    """What is wrong with the file, in words that its author understands."""
+    if "field limit" in str(error):
+        return f"a field has more than {csv.field_size_limit():,} characters (is a quote not closed?)"
+    return "a quote is not closed" if "end of data" in str(error) else str(error)
 
 
 def _tsv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
@@ -150,6 +157,8 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
 
 def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -> str | None:
     """The problem of one JSON line, given the fields of the lines before and the text columns; or None."""
+    if isinstance(record, list):
+        return "a JSON list in place of an object with fields; each line must be one row"
     if not isinstance(record, dict) or not record:
         return "not a JSON object with fields"
     extra = [name for name in record if name not in names]

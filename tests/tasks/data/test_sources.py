@@ -363,7 +363,12 @@ HEAD = "one,two,label\n"
     [
         ("train.csv", HEAD + "a,b,1\na,b\n", "train.csv:3: 2 fields, but the header has 3"),
         ("train.csv", HEAD + '"a\nb",b,1\na,b,1,x\n', "train.csv:4: 4 fields"),
-        ("train.csv", HEAD + 'a,b,1\n"a,b,1\n', "train.csv:3: not CSV"),
+        ("train.csv", HEAD + 'a,b,1\n"a,b,1\n', "train.csv:3: not CSV: a quote is not closed"),
+        (
+            "train.csv",
+            HEAD + f"{'a' * 200_000},b,1\n",
+            "more than 131,072 characters (is a quote not closed?)",
+        ),
         ("train.csv", "one,two,two\na,b,1\n", "'two' twice"),
         ("train.csv", HEAD.encode() + b"\xc3\xa4,b,1\na\xff,b,1\n", "train.csv:3: not UTF-8: byte 0xff"),
         ("train.csv", HEAD, "there are no rows"),
@@ -374,7 +379,7 @@ HEAD = "one,two,label\n"
         ("train.jsonl", ROW.replace('"a"', "3"), "train.jsonl:1: the field 'one' is 3, not text"),
         ("train.jsonl", ROW.replace('"a"', "null"), "column 'one': null instead of text"),
         ("train.jsonl", ROW.replace('"a"', '"\\ud800"'), "train.jsonl:1: not JSON"),
-        ("train.jsonl", "[1]\n", "train.jsonl:1: not a JSON object"),
+        ("train.jsonl", "[1]\n", "train.jsonl:1: a JSON list in place of"),
         ("train.jsonl", ROW.replace("1}", "[1]}"), "column 'label' holds list"),
         (
             "train.csv",
