@@ -11,21 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from tasks.common.errors import UserError, did_you_mean
-from tasks.common.reading import require_file
-from tasks.data.raw_table import (
-    CLASS_NAMES,
-    RawTable,
-    UnreadableLine,
-    check_header,
-    is_utf8_text,
-    make_table,
-    without_views,
-)
+from tasks.data.parquet_files import parquet_batches, read_parquet
+from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_utf8_text, make_table
 from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
 
 
@@ -171,53 +161,10 @@ def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -
     return None
 
 
-def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
-    """Read one or more parquet shards as one table with the path `label`.
-
-    Raises:
-        UserError: a file is not parquet, or the shards have different columns.
-    """
-    try:
-        tables = [pq.read_table(require_file(path), partitioning=None) for path in paths]
-        check_header(label, tables[0].column_names)
-        return RawTable(_plain(pa.concat_tables(tables)), label)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {label} as parquet: {error}") from error
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """The table without views, and without metadata other than the names of classes."""
-    metadata = table.schema.metadata or {}
-    kept = {key: metadata[key] for key in (CLASS_NAMES,) if key in metadata}
-    return without_views(table).replace_schema_metadata(kept or None)
-
-
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """A parquet file for `iter_batches`; by default, pyarrow would keep all that it has read so far."""
-    return pq.ParquetFile(require_file(path), pre_buffer=False, buffer_size=1 << 16)
-
-
-def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
-    """Read a parquet file, `size` rows at a time."""
-    first = 0
-    try:
-        with open_parquet(path) as file:
-            check_header(path, file.schema_arrow.names)
-            empty = file.schema_arrow.empty_table()
-            batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
-            for table in map(pa.Table.from_batches, ([batch] for batch in batches)):
-                yield RawTable(_plain(table), str(path), first=first)
-                first += table.num_rows
-        if not first:
-            yield RawTable(empty, str(path))
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {path} as parquet: {error}") from error
-
-
 _MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
 _Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
 READERS: dict[str, _Batches] = {
-    ".parquet": _parquet_batches,
+    ".parquet": parquet_batches,
     ".jsonl": _jsonl_batches,
     ".json-lines": _jsonl_batches,
     ".csv": _csv_batches,

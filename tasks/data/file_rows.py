@@ -21,8 +21,9 @@ from tasks.checks.row_checks import ProblemSummary
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.data import loading, rows
-from tasks.data.file_readers import BATCH, open_parquet, suffix_of
+from tasks.data.file_readers import BATCH, suffix_of
 from tasks.data.loading import digest_rows, parse_tables, require_no_errors
+from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import RawTable, check_header
 from tasks.data.rows import Rows, concat
 from tasks.data.sources import DataSource

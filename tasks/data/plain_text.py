@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
-from tasks.data.file_readers import open_parquet
+from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import check_header, python_values
 from tasks.data.text_lines import bounded, opened
 from tasks.task import Task
