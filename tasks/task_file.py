@@ -156,7 +156,8 @@ def check_task(task: Task, where: str = "mtkd.Task") -> Task:
         value = getattr(task, key)
         if value not in (None, ()) or key == "columns":
             parse_value(where, key, list(value) if isinstance(value, tuple) else value)
-    _check(where, task, [key for key in _OF_TYPES if getattr(task, key) != _DEFAULTS[key]])
+    keys = [key for key in _OF_TYPES if key != "languages"]  # which also the built-in task xnli has
+    _check(where, task, [key for key in keys if getattr(task, key) != _DEFAULTS[key]])
     return task
 
 

@@ -121,7 +121,7 @@ def _check(
 ) -> bool:
     """See `check_directory`."""
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file", hint="name a directory with `out`")
+        raise UserError(f"{path} is a file", expected="a directory", hint="choose another `out`")
     existing = existing_identity(path, kind)
     identity = with_urls(identity)  # as it is recorded
     has_output = existing is not None or _read_claim(path, kind) is not None

@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,7 +173,9 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
 
 def manifest_kind(path: Path) -> str | None:
     """What a manifest.json describes: a "corpus" or a "knowledge store"; None for anything else."""
-    values = read_record(path, object)
+    values = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # `read_record` raises the errors
+        values = json.loads(path.read_bytes())
     keys = values.keys() if isinstance(values, dict) else ()
     return (
         "corpus" if "method" in keys else "knowledge store" if {"teacher", "contents"} <= set(keys) else None

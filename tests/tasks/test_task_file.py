@@ -187,7 +187,6 @@ def test_spans_may_have_no_answer(tmp_path: Path) -> None:
         ({"columns": ()}, r"columns = \[\] is not valid"),
         ({"group": "question"}, "classify tasks have no key 'group'"),
         ({"range": (0, 5)}, "classify tasks have no key 'range'"),
-        ({"languages": ("en",)}, "classify tasks have no key 'languages'"),
     ],
 )
 def test_tasks_made_in_python_are_checked_like_task_files(wrong: dict[str, object], message: str) -> None:

@@ -109,7 +109,7 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
 def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     """Check that what is given exists, apart from the teacher; see `check_paths`."""
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
-        raise UserError(f"{inputs.out} is a file", hint="name a directory with `out`")
+        raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
     open_data(inputs.data or None)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")

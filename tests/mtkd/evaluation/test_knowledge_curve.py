@@ -116,7 +116,8 @@ def test_plots_are_not_written_to_a_file(runs: Path, tmp_path: Path, mtkd: Calla
     (tmp_path / "plots").write_text("mine")
     answered = mtkd("report", "knowledge", runs, "--out", tmp_path / "plots")
     assert answered.code == 2 and (tmp_path / "plots").read_text() == "mine"
-    assert answered.err == f"error: {tmp_path}/plots is a file\n  hint: name a directory with --out\n"
+    expected = "\n  expected: a directory\n  hint: choose another --out\n"
+    assert answered.err == f"error: {tmp_path}/plots is a file{expected}"
 
 
 @pytest.mark.parametrize(

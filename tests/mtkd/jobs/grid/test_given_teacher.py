@@ -112,7 +112,7 @@ def test_a_teacher_that_cannot_be_scored_names_the_task(
     for teacher, changes, complaint in (
         (f"sst2={tiny_teacher}", {}, "on rte: no teacher is named for it"),
         (f"rte={tiny_teacher},rte={tiny_teacher},sst2={tiny_teacher}", {}, "on rte: only one teacher"),
-        (tiny_encoder, {}, "on rte: .* not an mtkd model"),
+        (tiny_encoder, {}, "on rte: .* has no head for a task"),
         (tiny_teacher, {"eval_limit": 8}, "on rte: the validation rows are not those"),
     ):
         with pytest.raises(UserError, match=f"it cannot be scored {complaint}"):
