@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +142,14 @@ class Job:
 
     @property
     def finished_command(self) -> list[str] | None:
-        """The command whose finished run the directory holds; None if it holds none."""
+        """The command whose finished run the directory holds; None if it holds none.
+
+        A comparison that was moved, or that is named by another path, has the paths that it has now.
+        """
         record = self.out / RUN_FILE
-        if not (record.is_file() and self.command_file.is_file()):
+        if not (record.is_file() and self.command_file.is_file()) or not _is_finished(self.out):
             return None
-        return read_record(self.command_file, list[str]) if _is_finished(self.out) else None
+        return _moved(read_record(self.command_file, list[str]), with_urls(self.command))
 
     def require_same_command(self) -> None:
         """Raise UserError if the directory holds the finished run of another command."""
@@ -170,6 +174,25 @@ class Job:
     def log(self) -> Path:
         """The output of the command."""
         return self.out.with_name(f"{self.out.name}.{_LOG}")
+
+
+def _moved(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """A recorded command, with the present paths of whatever lies within its comparison.
+
+    The two paths of the run end alike: in front of that is where the comparison was, and where it is now.
+    """
+    if "--out" not in before or "--out" not in now:
+        return list(before)
+    old, new = (Path(words[words.index("--out") + 1]) for words in (before, now))
+    while old.name == new.name and old.name:
+        old, new = old.parent, new.parent
+
+    def same(word: str, present: str) -> bool:
+        path = Path(word)
+        return path.is_relative_to(old) and new / path.relative_to(old) == Path(present)
+
+    pairs = zip_longest(before, now[: len(before)], fillvalue="")
+    return [present if same(word, present) else word for word, present in pairs]
 
 
 def _is_finished(run: Path) -> bool:

@@ -164,6 +164,10 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
+    moved = mtkd(*words_of(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher))
+    assert moved.code == 0 and len(started) == 1, "finished runs stay finished in another directory"
+    assert json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"][1]["mean"] == rows[1]["mean"]
+
 
 CHAIN = """
 title = "Chain"
@@ -1059,6 +1063,27 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     ) as refused:
         Job(("distill", "y"), tmp_path / "run").require_same_command()
     assert refused.value.hint and "another `out`" in refused.value.hint
+
+
+def test_a_comparison_that_was_moved_is_still_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job(root: Path, data: str, teacher: str = "a-0") -> Job:
+        words = ("distill", "x", "--data", data, "--teacher", str(root / "teacher" / teacher))
+        out = root / "runs" / "x" / "a-0"
+        return Job((*words, "--out", str(out)), out)
+
+    out = tmp_path / "before" / "few"
+    first = job(out, str(tmp_path / "data"))
+    first.out.mkdir(parents=True)
+    (first.out / "run.json").write_text('{"status": "finished"}')
+    first.command_file.write_text(json.dumps(list(first.words)))
+    moved = out.rename(tmp_path / "few")
+    monkeypatch.chdir(tmp_path)
+    for root in (moved, Path("few")):
+        assert job(root, str(tmp_path / "data")).finished
+        assert not job(root, str(tmp_path / "other")).finished
+        assert not job(root, str(tmp_path / "data"), teacher="b-0").finished
 
 
 def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
