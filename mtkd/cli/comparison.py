@@ -73,7 +73,10 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
 @click.option(
-    "--reference", metavar="CELL", help="the cell that the others are compared with  [default: the grid's]"
+    "--reference",
+    metavar="ROW",
+    help="the cell that the others are compared with, or another row of the table, such as "
+    "'frozen encoder + linear'  [default: the grid's]",
 )
 @click.option(
     "--baselines/--no-baselines",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
+from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
 from mtkd.recipes import dotted, load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
@@ -140,7 +141,8 @@ class Grid(Strict):
         first: the `first` of cells that distil or fine-tune and have none; its settings also apply to the
             `first` of cells with the same recipe.
         refine: how the teacher is refined first; None = it is given.
-        reference: the cell that the others are compared with; None = the first.
+        reference: the cell, or another row of the table, that the others are compared with; None = the first
+            cell.
         baselines: True for rows of the baselines that train no encoder.
     """
 
@@ -247,8 +249,10 @@ class Grid(Strict):
                 raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
             load_settings(self.refine.recipe, "refine", self.refine.set)
         rows = [*self.cells, *([TEACHER] if self.refine else [])]
+        if self.baselines:
+            rows += [CONSTANT, LINEAR, COSINE]
         if self.reference is not None and self.reference not in rows:
-            raise unknown("cell named as the reference:", self.reference, rows)
+            raise unknown("row named as the reference:", self.reference, rows)
         for name, cell in self.cells.items():
             try:
                 self._check_cell(name, cell)

@@ -164,9 +164,12 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
-    moved = mtkd(*words_of(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher))
+    words = words_of(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher)
+    moved = mtkd(*words, "--reference", LINEAR)
     assert moved.code == 0 and len(started) == 1, "finished runs stay finished in another directory"
-    assert json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"][1]["mean"] == rows[1]["mean"]
+    _, two, *_, linear, _ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
+    assert two["mean"] == rows[1]["mean"] and linear["name"] == LINEAR and not linear["differences"]
+    assert two["differences"]["rte"]["reference"] == linear["mean"]["rte"]
 
 
 CHAIN = """
@@ -600,11 +603,11 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     assert len(reasons) > 9 and all(line.startswith("#") for line in reasons), "it stays a shell script"
     unread = mtkd(*words, "--dry-run", "--reference", "nope", *models)
     assert unread.code == 2 and not unread.out
-    assert unread.err.startswith("error: unknown cell named as the reference: 'nope'")
+    assert unread.err.startswith("error: unknown row named as the reference: 'nope'")
     in_json = mtkd(*words, "--dry-run", "--json", *models)
     assert in_json.code == 2 and "--json has no effect with --dry-run" in in_json.err
     empty = mtkd("compare", few[0], *words[1:], "--dry-run", "--reference", "", *models)
-    assert empty.code == 2 and "unknown cell named as the reference: ''" in empty.err
+    assert empty.code == 2 and "unknown row named as the reference: ''" in empty.err
     unprinted = mtkd("compare", "all", *words[1:], *models)
     assert unprinted.code == 2 and "can only be printed" in unprinted.err and "--dry-run" in unprinted.err
     missing = mtkd(*words)
@@ -677,7 +680,7 @@ def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
     other = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "cola")
     assert other.code == 2 and "has no head for the task 'cola'" in other.err
     row = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte", "--reference", "teacher")
-    assert row.code == 2 and "unknown cell named as the reference: 'teacher'" in row.err
+    assert row.code == 2 and "unknown row named as the reference: 'teacher'" in row.err
     assert "[refine] is skipped" not in mtkd(*words, "--tasks", "rte").err
 
 
@@ -976,7 +979,7 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
     (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
     with pytest.raises(UserError, match=complaint):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
-    with pytest.raises(UserError, match=r"unknown cell named as the reference: 'y'"):
+    with pytest.raises(UserError, match=r"unknown row named as the reference: 'y'"):
         load_grid("mlkd-table-8", {"reference": "y"}, {})
 
 
