@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import UserError, reason_of
@@ -45,7 +46,15 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
 
 
 def _require_server(address: str) -> None:
-    """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for many minutes."""
+    """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for many minutes.
+
+    Args:
+        address: "auto" is that of the last cluster of this machine, which Ray keeps in a file.
+    """
+    tmp = os.environ.get("RAY_TMPDIR") or (sys.platform == "linux" and os.environ.get("TMPDIR")) or "/tmp"
+    current = Path(tmp, "ray", "ray_current_cluster")
+    if address == "auto" and current.is_file():
+        address = current.read_text(encoding="utf-8").strip()
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -58,11 +58,15 @@ def test_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
             pass
 
 
-def test_a_cluster_that_is_gone() -> None:
+def test_a_cluster_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    with (
-        pytest.raises(UserError, match=f"there is no Ray cluster at '{address}': .*refused"),
-        Workers(1, "ray", address=address).open(),
-    ):
-        pass
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"{address}\n", encoding="utf-8")
+    for given in (address, "auto"):
+        with (
+            pytest.raises(UserError, match=f"there is no Ray cluster at '{given}': .*refused"),
+            Workers(1, "ray", address=given).open(),
+        ):
+            pass
