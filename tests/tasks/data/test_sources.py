@@ -507,6 +507,23 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
         load_rows(source, TASKS["stsb"], "test")
 
 
+@pytest.mark.parametrize(
+    ("kind", "cell", "shown"),
+    [
+        ("multilabel", "no|", "label ''; expected: 'no' (0)"),
+        ("multilabel", "['no']", """label "['no']"; expected"""),
+        ("multilabel", "[" * 50_000, "... (50,002 characters); expected"),
+        ("regress", "1e308", "label '1e308'; expected"),
+        ("regress", "1" * 200, "... (202 characters); expected"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_labels_of_other_types_that_are_refused(tmp_path: Path, kind: str, cell: str, shown: str) -> None:
+    labels = OWN.labels if kind == "multilabel" else ()
+    task = Task(name="other", kind=kind, columns=("one",), labels=labels)
+    assert shown in bad(tmp_path, "train.csv", f'one,label\na,"{cell}"\n', task)
+
+
 def test_labels_by_name_or_id(tmp_path: Path) -> None:
     forms = [["yes", "no"], ["1", "0"], [1, 0], [1.0, 0.0]]
     (tmp_path / "own").mkdir()
