@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -430,10 +431,26 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         open_data({None: {"train": rows}})
 
 
-def test_a_text_is_not_a_column() -> None:
-    columns = {"one": "a text", "two": "b", "label": [0]}
-    with pytest.raises(UserError, match="the column 'one' is a str, not a list of values"):
-        open_data({"own": {"train": columns}})
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"one": "a text", "two": "b", "label": [0]}, "the column 'one' is a str, not a list of values"),
+        ({"one": ["a"], "label": {0: 1}}, "the column 'label' is a dict, not a list of values"),  # to_dict()
+        ({"one": None}, "the column 'one' is a NoneType, not a list of values"),
+        (
+            {"one": ["a", "b"], "label": [True, 2]},
+            "the column 'label' mixes types: bool in row 0, int in row 1",
+        ),
+        ([{"one": "a"}, None], "row 1 is a NoneType, not a dict like row 0"),
+        ([{"one": "\ud800"}], "the column 'one' cannot be read"),
+        (pandas.Series(["a"]), "a Series is not a table"),
+        (pandas.DataFrame({"one": ["a", 3.5]}), r"\(DataFrame\): [^(]*; [^(]* column one "),
+        ("", "the file of own/train cannot be ''"),
+    ],
+)
+def test_rows_in_memory_that_are_refused(rows: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_data({"own": {"train": rows}})
 
 
 def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
