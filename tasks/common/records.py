@@ -152,7 +152,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
     """The values of TOML; raises UserError like `read_toml`."""
     try:
-        return plain_toml(raw.decode())
+        return plain_toml(raw.decode("utf-8-sig"))  # Windows editors write a byte-order mark
     except ValueError as error:
         raise UserError(f"{where} is not valid TOML: {error}") from error
 
