@@ -541,6 +541,29 @@ def test_labels_of_other_types_that_are_refused(tmp_path: Path, kind: str, cell:
     assert shown in bad(tmp_path, "train.csv", f'one,label\na,"{cell}"\n', task)
 
 
+SPAN = Task(name="ask", kind="span", columns=("question", "context"), label="answers")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (
+            {"text": ["a"], "answer_start": ["0"]},
+            """:2: column 'answers' holds '{"text": ["a"], "answer_start":""",
+        ),
+        ({"text": ["a"], "answer_start": [10**30]}, ":2: column 'answers' holds '{"),
+        ("a", ":2: column 'answers' holds 'a'\n  expected: a struct of lists: text"),
+        ({"text": [None], "answer_start": [0]}, "null instead of the text or the start of an answer"),
+    ],
+)
+def test_answers_that_are_refused(tmp_path: Path, answers: object, message: str) -> None:
+    good = {"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}
+    rows = [good, good | {"answers": answers, "id": 1}]  # an id that is missing is not a repeated one
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, good])
+    error = bad(tmp_path, "train.jsonl", text, SPAN)
+    assert message in error and "is also at" not in error
+
+
 def test_labels_by_name_or_id(tmp_path: Path) -> None:
     forms = [["yes", "no"], ["1", "0"], [1, 0], [1.0, 0.0]]
     (tmp_path / "own").mkdir()
