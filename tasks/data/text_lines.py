@@ -25,7 +25,7 @@ _LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = {  # how files start that are often given in place of text
     b"PAR1": "it is a parquet file, whose name ends in .parquet",
-    b"\x1f\x8b": "it is packed by gzip, and its name does not end in .gz",
+    b"\x1f\x8b": "it is packed by gzip; unpack it, or call it .gz",
     b"PK\x03\x04": "it is a zip archive or a spreadsheet (.xlsx)",
     b"\xff\xfe\0\0": "it is UTF-32; save it as UTF-8",
 }
