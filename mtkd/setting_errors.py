@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import types
 from collections.abc import Mapping
-from typing import Any, TypeGuard, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,8 +15,9 @@ from mtkd.losses.term_settings import TermSettings, find_settings
 from mtkd.models.encoders.encoder_registry import settings_class
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, brief, shorten, unknown
+from tasks.common.records import in_words
 
-_UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
+_UNION_PARTS = ("bool", "float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
 _REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
 _NOT_SET = ("name", "summary", "source")
@@ -66,9 +68,8 @@ def _explain(
     if first_error["type"] in ("value_error", "assertion_error") or "error" in first_error.get("ctx", {}):
         expected = str(first_error["ctx"].get("error", first_error["msg"]))
     else:
-        expected = (
-            _expected(model, values, [name for name in path if not name.isdigit()]) or first_error["msg"]
-        )
+        where_in_words = [name for name in path if not name.isdigit()]
+        expected = _expected(model, values, where_in_words) or in_words(first_error)
         if first_error["type"] == "model_type":  # pydantic names the class
             example = f", such as {key}.weight" if path[0] == "terms" else ""
             expected = f"a table of settings{example}"
@@ -141,11 +142,17 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
         if name == "student":
             settings_model = settings_class(table)
         else:
-            settings_model = getattr(settings_model.model_fields.get(name), "annotation", None)
+            settings_model = _without_none(getattr(settings_model.model_fields.get(name), "annotation", None))
         if not (get_origin(settings_model) is dict or _is_model(settings_model)):
             return None
     field = settings_model.model_fields.get(last) if _is_model(settings_model) else None
     return allowed_values(field.annotation, field.metadata) if field else None
+
+
+def _without_none(annotation: Any) -> Any:
+    """The settings model of a table that may be missing; any other annotation as it is."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    return next(filter(_is_model, options), annotation)
 
 
 def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:

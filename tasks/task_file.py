@@ -47,7 +47,10 @@ from tasks.task_keys import KEYS, expected_value, parse_value
 from tasks.task_names import refuse_group_name
 from tasks.task_types import check_metrics, task_type, task_type_names
 
-_CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
+_CHECKED = (
+    *("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind"),
+    "copies",
+)
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Task)}

@@ -12,7 +12,7 @@ from mtkd.recipes import dotted, load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.records import Seed, Text
 
 _LONGEST_NAME = 100  # characters of the name of a cell
@@ -277,6 +277,11 @@ class Grid(Strict):
             load_settings(cell.then.recipe, "finetune", cell.then.set)
         if cell.steps_of:
             others = [other for other in self.cells if other != name and not self.cells[other].steps_of]
+            if cell.steps_of in self.cells and cell.steps_of not in others:
+                raise UserError(
+                    f"steps_of names {cell.steps_of!r}, which does not choose its number of steps itself",
+                    expected=f"a cell without steps_of: {shorten(others) or 'there is none'}",
+                )
             if cell.steps_of not in others:
                 raise unknown("cell (steps_of)", cell.steps_of, others)
             if self.specs_of(cell.steps_of) != self.specs_of(name):

@@ -38,11 +38,19 @@ def has_soft_rows(task: Task, split: str) -> bool:
 def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
     """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
 
-    There are none for rows with soft labels, each of which tells about all classes.
+    There are none for rows with soft labels, each of which tells about all classes. For `span` tasks, a
+    warning for questions without an answer, unless the task expects them.
 
     Args:
         balance: label -> rows.
     """
+    without = balance.get("no answer", 0) if task.type.predicts_spans and not task.unanswerable else 0
+    if without and split not in task.test:
+        message = (
+            f"{counted(without, 'row')} without an answer, but the task is not `unanswerable`, so that "
+            "every prediction for them is wrong"
+        )
+        return [Problem(path, task.label, message, "warning")]
     if not task.type.one_class or split in task.test or has_soft_rows(task, split):
         return []
     rows = {name: balance.get(name, 0) for name in task.labels}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 
 import pyarrow as pa
 
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, brief, shorten
 from tasks.data.raw_table import RawTable
 from tasks.task import Task
 
@@ -32,17 +33,21 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
                 hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
             )
-    _check_types(task, table, raw.path)
+    _check_types(task, table, raw)
     for name in task.columns:
         index = table.schema.get_field_index(name)
         table = table.set_column(index, name, _as_strings(table[name], name, raw.path))
     return table
 
 
-def _check_types(task: Task, table: pa.Table, path: str) -> None:
+def _check_types(task: Task, table: pa.Table, raw: RawTable) -> None:
     """Check that the label and group columns have suitable types."""
+    path = raw.path
     expected = task.type.check_label_column(task, table.schema.field(task.label).type)
     if expected and table.num_rows:
+        if (row := _misfit(task, table[task.label])) is not None:
+            shown = brief(table[task.label][row].as_py())
+            raise UserError(f"{raw.location(row)}: column {task.label!r} holds {shown}", expected=expected)
         kind = table.schema.field(task.label).type
         raise UserError(f"{path}: column {task.label!r} holds {kind}", expected=expected)
     if task.group is not None:
@@ -51,6 +56,24 @@ def _check_types(task: Task, table: pa.Table, path: str) -> None:
             raise UserError(
                 f"{path}: column {task.group!r} holds {kind}", expected="one number or text per row"
             )
+
+
+def _misfit(task: Task, column: pa.ChunkedArray) -> int | None:
+    """The first label of another type than others, which made the column one of JSON texts; None = none."""
+    if column.type != pa.string():
+        return None
+    fits = [_fits(task, text) for text in column.to_pylist()]
+    return fits.index(False) if any(fits) and not all(fits) else None
+
+
+def _fits(task: Task, text: str | None) -> bool:
+    if text is None:
+        return True
+    try:
+        kind = pa.array([json.loads(text)]).type
+    except (ValueError, RecursionError, OverflowError, pa.ArrowException):
+        return False
+    return task.type.check_label_column(task, kind) is None
 
 
 def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:

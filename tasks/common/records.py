@@ -152,7 +152,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
     """The values of TOML; raises UserError like `read_toml`."""
     try:
-        return plain_toml(raw.decode())
+        return plain_toml(raw.decode("utf-8-sig"))  # Windows editors write a byte-order mark
     except ValueError as error:
         raise UserError(f"{where} is not valid TOML: {error}") from error
 
@@ -203,13 +203,22 @@ def explained(error: ValidationError, where: str, hint: str | None = None) -> Us
         return UserError(f"{where} lacks the key {key!r}", hint=hint)
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return UserError(f"{where}: there is no key {key!r}", hint=hint)
-    cause = first.get("ctx", {}).get("error")
-    expected = str(cause) if cause else first["msg"].removeprefix("Input should be ")
     return UserError(
         f"{where}: {key + ' = ' if key else ''}{brief(first['input'])} is not valid",
-        expected=expected,
+        expected=in_words(first),
         hint=hint,
     )
+
+
+def in_words(problem: Mapping[str, Any]) -> str:
+    """What was expected, from an error of pydantic about one value."""
+    if cause := problem.get("ctx", {}).get("error"):
+        return str(cause)
+    if problem["type"] == "dict_type":
+        return "a table of keys and values"
+    if problem["type"] == "string_too_short":
+        return "text that is not empty"
+    return str(problem["msg"]).removeprefix("Input should be ")
 
 
 def _checked(raw: bytes, kind: type[Read], where: str, hint: str | None) -> Read:

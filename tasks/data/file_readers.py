@@ -130,6 +130,8 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
             record = from_json(line)
         except ValueError as error:
             reason = str(error).replace(" at line 1 column", " at column")
+            if reason.startswith("EOF"):
+                reason = "the line ends inside an object, a list or a text; each line must be one row"
             other = "; for CSV, add `format='csv'`" if number == 1 and path == STANDARD else ""
             collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue

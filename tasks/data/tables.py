@@ -14,12 +14,14 @@ import pyarrow as pa
 from tasks.common.errors import UserError, a_type, brief, counted, shorten
 from tasks.common.reading import require_file
 from tasks.common.remote import local
+from tasks.common.scalar_checks import path_problem
 from tasks.data.file_readers import SplitFiles
 from tasks.data.missing_data import similar_split
 from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
 from tasks.data.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
+_NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # what is not taken for the values of a column
 _TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
 
 
@@ -47,7 +49,8 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         table = without_views(_convert(rows, list(columns)))
     except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
-        reason = "lists inside each other" if deep else str(error).strip().split("\n")[0]
+        text = str(error) if len(error.args) < 2 else "; ".join(map(str, error.args))
+        reason = "lists inside each other" if deep else text.strip().split("\n")[0]
         raise UserError(
             f"{what} cannot be read ({type(rows).__name__}): {reason}",
             expected=f"{_TABLES} or a list of {_values(columns)}",
@@ -112,12 +115,18 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
         return rows.with_format("arrow")[:]
     if hasattr(rows, "to_arrow"):  # polars
         return rows.to_arrow()
-    if hasattr(rows, "iloc"):  # pandas
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas
         return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, Mapping):
-        if texts := [name for name, values in rows.items() if isinstance(values, str | bytes)]:
-            raise TypeError(f"the column {texts[0]!r} is {a_type(rows[texts[0]])}, not a list of values")
-        return pa.table({str(name): pa.array(values) for name, values in rows.items()})
+        for name, values in rows.items():
+            if values is None or isinstance(values, _NO_COLUMN):
+                raise TypeError(f"the column {name!r} is {a_type(values)}, not a list of values")
+        return pa.table(
+            {
+                str(name): _array(str(name), values) if isinstance(values, list) else pa.array(values)
+                for name, values in rows.items()
+            }
+        )
     if isinstance(rows, Iterator):
         rows = list(rows)
     if isinstance(rows, str) or not isinstance(rows, Sequence):
@@ -142,6 +151,9 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
     if all(isinstance(row, Mapping) for row in rows):
         names = list(dict.fromkeys(str(name) for row in rows for name in row))
         return pa.table({name: _array(name, [row.get(name) for row in rows]) for name in names})
+    if isinstance(rows[0], Mapping):
+        number = next(number for number, row in enumerate(rows) if not isinstance(row, Mapping))
+        raise TypeError(f"row {number} is {a_type(rows[number])}, not a dict like row 0")
     if not columns:
         raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
     odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
@@ -159,7 +171,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     """A column; raises TypeError with the name, and with two rows whose types do not fit together."""
     try:
         return strict_array(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, ValueError) as error:
         rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
         types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in sorted(rows.items(), key=_row)[:3])
         problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
@@ -236,6 +248,8 @@ class TableSource(DataSource):
 def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
     """The rows of a split; those of a file are read when they are needed."""
     if isinstance(rows, str | os.PathLike):
+        if expected := path_problem(os.fspath(rows)):
+            raise UserError(f"the file of {what} cannot be {brief(rows)}", expected=expected)
         return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
     if isinstance(rows, Sequence) and rows and all(isinstance(row, str | os.PathLike) for row in rows):
         raise UserError(

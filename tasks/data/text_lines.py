@@ -23,6 +23,12 @@ _INPUTS = frozenset(map(Path, ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")))
 _OUTPUTS = frozenset(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = {  # how files start that are often given in place of text
+    b"PAR1": "it is a parquet file, whose name ends in .parquet",
+    b"\x1f\x8b": "it is packed by gzip; unpack it, or call it .gz",
+    b"PK\x03\x04": "it is a zip archive or a spreadsheet (.xlsx)",
+    b"\xff\xfe\0\0": "it is UTF-32; save it as UTF-8",
+}
 
 
 def input_path(path: Path) -> Path:
@@ -85,7 +91,10 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
         UserError: the file cannot be read.
     """
     with opened(path) as handle:
-        utf16 = _utf16(handle.peek(4096))
+        head = handle.peek(4096)
+        if binary := next((name for start, name in _BINARY.items() if head.startswith(start)), None):
+            raise UserError(f"{shown(path)} is not text: {binary}", expected="the format that its name says")
+        utf16 = _utf16(head)
         text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
         encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
         try:

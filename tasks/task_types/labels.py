@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.common.errors import UserError, did_you_mean, reason_of, shorten
+from tasks.common.errors import UserError, brief, did_you_mean, reason_of, shorten
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
@@ -77,7 +77,7 @@ def read_values(
         problem, kind = (
             ("no label", "no label")
             if not (value or "").strip()
-            else (f"label {value!r}{did_you_mean(value, task.labels)}", "unknown label")
+            else (f"label {brief(value)}{did_you_mean(value, task.labels)}", "unknown label")
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from tasks.common.errors import brief
 from tasks.data.raw_table import RawTable
 from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
@@ -65,8 +66,9 @@ class MultiLabel(TaskType):
                 message = f"no label; expected: a list of {named_ids(task)}; [] for no labels"
                 problems.append(RowProblem(row, task.label, message))
             elif len(unknown):
-                message = f"label {flat[start + int(unknown[0])].as_py()}; expected: {named_ids(task)}"
-                problems.append(RowProblem(row, task.label, message))
+                label = brief(flat[start + int(unknown[0])].as_py())
+                message = f"label {label}; expected: {named_ids(task)}"
+                problems.append(RowProblem(row, task.label, message, "unknown label"))
             elif names is not None:
                 values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
             start = end
@@ -194,6 +196,6 @@ def _split_text(text: str, task: Task) -> list[Any]:
     if text.startswith("["):
         try:
             return list(json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return [text]
     return text.split("|" if "|" in text else ",")

@@ -45,6 +45,11 @@ class Ranking(Classification):
             raise UserError(
                 f"a rank task has {counted(len(task.labels), 'label')}", expected="two: right and wrong"
             )
+        if task.positive not in (0, 1):
+            raise UserError(
+                f"positive = {task.positive} is not valid",
+                expected="0 or 1, the id of the label of right candidates",
+            )
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Parse labels like classes, and check that each row has a group."""

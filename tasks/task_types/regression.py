@@ -110,4 +110,4 @@ def _number(text: str) -> float:
         value = float(text)
     except ValueError:
         return math.nan
-    return value if abs(value) <= np.finfo(np.float32).max else math.nan
+    return value if abs(value) <= float(np.finfo(np.float32).max) else math.nan

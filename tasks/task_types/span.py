@@ -198,8 +198,9 @@ def _id_problems(table: RawTable) -> Iterator[RowProblem]:
     if "id" not in table.table.column_names:
         return
     first: dict[str, int] = {}
-    for row, name in enumerate(map(repr, table.table["id"].to_pylist())):
-        if first.setdefault(name, row) != row:
+    for row, value in enumerate(table.table["id"].to_pylist()):
+        name = repr(value)
+        if value is not None and first.setdefault(name, row) != row:
             yield RowProblem(row, "id", f"id {name} is also at {table.location(first[name])}", "repeated id")
 
 
@@ -210,8 +211,10 @@ def _answer_problem(context: str, answer: dict | None) -> str | None:
     if len(texts) != len(starts):
         return f"{len(texts)} answer texts but {len(starts)} starts"
     for text, start in zip(texts, starts, strict=True):
-        if text is not None and not text.strip():
+        if text is None or start is None:
+            return "null instead of the text or the start of an answer"
+        if not text.strip():
             return f"blank answer {text!r}; a question without an answer has an empty list"
-        if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
+        if start < 0 or context[start : start + len(text)] != text:
             return f"the context does not contain the answer {text!r} at offset {start}"
     return None

@@ -187,6 +187,9 @@ def test_spans_may_have_no_answer(tmp_path: Path) -> None:
         ({"columns": ()}, r"columns = \[\] is not valid"),
         ({"group": "question"}, "classify tasks have no key 'group'"),
         ({"range": (0, 5)}, "classify tasks have no key 'range'"),
+        ({"copies": -1}, "copies = -1 is not valid"),
+        ({"kind": "rank", "group": "question", "positive": 2}, "positive = 2 is not valid"),
+        ({"kind": "rank", "group": "question", "positive": -1}, "positive = -1 is not valid"),
     ],
 )
 def test_tasks_made_in_python_are_checked_like_task_files(wrong: dict[str, object], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import statistics
@@ -95,8 +96,15 @@ def test_spans(tmp_path: Path) -> None:
         ("row 1", "answers"),
         ("row 3", "answers"),
         ("row 3", "id"),
+        ("rquet", "answers"),
     ]
     assert [(count.label, count.rows) for count in train.balance] == [("answer", 3), ("no answer", 1)]
+    assert train.problems[-1].message.startswith(
+        "1 row without an answer, but the task is not `unanswerable`"
+    )
+    task = dataclasses.replace(TASKS["squad"], unanswerable=True)
+    (train,) = report_on(open_data(str(tmp_path)), [task]).splits
+    assert train.problems[-1].column == "id"
 
 
 def test_pocket_is_clean() -> None:

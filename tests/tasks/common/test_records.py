@@ -90,6 +90,7 @@ def test_what_is_not_toml(tmp_path: Path) -> None:
             parse_toml(raw, "x")
     with pytest.raises(UserError, match="no such file"):
         read_toml(tmp_path / "none.toml")
+    assert parse_toml(b"\xef\xbb\xbfa = 1", "x") == {"a": 1}  # with a byte-order mark
 
 
 def test_a_key_of_the_same_name_in_another_file_is_not_a_digest(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_several_labels_and_scores() -> None:
         ('{"bad": 0.5, "good": 0.5, "ugly": 0}', "labels bad, good, ugly"),
         ("[0.5, 0.5, NaN]", "expected: finite numbers"),
         ('[0.5, 0.5, "0"]', "expected: finite numbers"),
+        ("[100000000000000000000000000000000000000000, 0, 0]", "expected: finite numbers"),  # no float32
         ("0.5; 0.5", "is not JSON"),
         ("[" * 5000, "is not JSON"),
         (None, "no soft labels; expected: numbers in every training row"),

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -430,10 +431,26 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         open_data({None: {"train": rows}})
 
 
-def test_a_text_is_not_a_column() -> None:
-    columns = {"one": "a text", "two": "b", "label": [0]}
-    with pytest.raises(UserError, match="the column 'one' is a str, not a list of values"):
-        open_data({"own": {"train": columns}})
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"one": "a text", "two": "b", "label": [0]}, "the column 'one' is a str, not a list of values"),
+        ({"one": ["a"], "label": {0: 1}}, "the column 'label' is a dict, not a list of values"),  # to_dict()
+        ({"one": None}, "the column 'one' is a NoneType, not a list of values"),
+        (
+            {"one": ["a", "b"], "label": [True, 2]},
+            "the column 'label' mixes types: bool in row 0, int in row 1",
+        ),
+        ([{"one": "a"}, None], "row 1 is a NoneType, not a dict like row 0"),
+        ([{"one": "\ud800"}], "the column 'one' cannot be read"),
+        (pandas.Series(["a"]), "a Series is not a table"),
+        (pandas.DataFrame({"one": ["a", 3.5]}), r"\(DataFrame\): [^(]*; [^(]* column one "),
+        ("", "the file of own/train cannot be ''"),
+    ],
+)
+def test_rows_in_memory_that_are_refused(rows: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_data({"own": {"train": rows}})
 
 
 def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
@@ -505,6 +522,46 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
     assert "train.parquet, row 2: column 'label': label '5.09999" in str(caught.value)
     with pytest.raises(UserError, match=r"2 problems"):  # 5.1 and inf; the rest may be unlabelled
         load_rows(source, TASKS["stsb"], "test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "shown"),
+    [
+        ("multilabel", "no|", "label ''; expected: 'no' (0)"),
+        ("multilabel", "['no']", """label "['no']"; expected"""),
+        ("multilabel", "[" * 50_000, "... (50,002 characters); expected"),
+        ("regress", "1e308", "label '1e308'; expected"),
+        ("regress", "1" * 200, "... (202 characters); expected"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_labels_of_other_types_that_are_refused(tmp_path: Path, kind: str, cell: str, shown: str) -> None:
+    labels = OWN.labels if kind == "multilabel" else ()
+    task = Task(name="other", kind=kind, columns=("one",), labels=labels)
+    assert shown in bad(tmp_path, "train.csv", f'one,label\na,"{cell}"\n', task)
+
+
+SPAN = Task(name="ask", kind="span", columns=("question", "context"), label="answers")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (
+            {"text": ["a"], "answer_start": ["0"]},
+            """:2: column 'answers' holds '{"text": ["a"], "answer_start":""",
+        ),
+        ({"text": ["a"], "answer_start": [10**30]}, ":2: column 'answers' holds '{"),
+        ("a", ":2: column 'answers' holds 'a'\n  expected: a struct of lists: text"),
+        ({"text": [None], "answer_start": [0]}, "null instead of the text or the start of an answer"),
+    ],
+)
+def test_answers_that_are_refused(tmp_path: Path, answers: object, message: str) -> None:
+    good = {"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}
+    rows = [good, good | {"answers": answers, "id": 1}]  # an id that is missing is not a repeated one
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, good])
+    error = bad(tmp_path, "train.jsonl", text, SPAN)
+    assert message in error and "is also at" not in error
 
 
 def test_labels_by_name_or_id(tmp_path: Path) -> None:

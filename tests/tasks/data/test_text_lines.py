@@ -57,6 +57,31 @@ def test_the_delimiter_is_the_one_that_finds_the_columns(header: str, columns: l
     assert delimiter_of(header, columns) == mark
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PAR1\x15\x04", "it is a parquet file"),
+        (gzip.compress(b"text\n"), "it is packed by gzip"),
+        (b"PK\x03\x04\x14\0", "it is a zip archive or a spreadsheet"),
+        ("text\na\n".encode("utf-32"), "it is UTF-32"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
+def test_files_that_are_not_text_are_named_as_what_they_are(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} is not text: {message}"):
+        read_file(tmp_path / name, ["text"])
+
+
+def test_json_over_several_lines_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('[\n {\n  "text": "a"\n }\n]\n')
+    bad = read_file(tmp_path / "rows.jsonl", ["text"]).bad_lines
+    assert [line.line for line in bad] == [1, 2, 3, 4, 5]
+    assert bad[0].message.startswith("not JSON: the line ends inside an object, a list or a text")
+
+
 def test_tab_separated_lines_keep_their_quotes(tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text('a\tb\r\n"x\ty"\r\n\n1\t2\r\n\n\n', encoding="utf-8")
     raw = read_file(tmp_path / "rows.tsv", [])

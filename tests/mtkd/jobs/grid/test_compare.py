@@ -990,6 +990,16 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
         ("[cells.two]\nset = {'terms.mha.splitz' = 2}", r"cell 'two': unknown setting 'terms.mha.splitz'"),
         ("taks = ['rte']", "unknown setting 'taks'"),
         ("recipe = ", "is not valid TOML"),
+        (
+            "[cells.two]\nsteps_of = 'one'\n[cells.one]\nsteps_of = 'two'",
+            "steps_of names 'one', which does not choose its number of steps itself",
+        ),
+        ("refine = { seed = 'x' }", r"refine.seed = 'x' is not valid\n  expected: integer >= 0.* \| each"),
+        ("refine = { encoder = [1] }", r"refine.encoder = \[1\] is not valid\n  expected: text"),
+        (
+            "[cells.two]\ncorpus = [1]",
+            r"cells.two.corpus = \[1\] is not valid\n  expected: true \| false \| text",
+        ),
     ],
 )
 def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> None:
