@@ -18,7 +18,7 @@ from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import Strict
-from mtkd.train_settings import Precision, TrainSettings
+from mtkd.train_settings import DISTILL_LR, Precision, TrainSettings
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Depth, Name
 
@@ -172,14 +172,14 @@ class DistillSettings(Strict):
                 f"{self.name} has no term left to train on",
                 hint="give a term a weight above 0, or run another stage",
             )
-        for part in stages:
-            _ = part.train.peak_lr  # raises the error
         return stages
 
     def _train(self, stage: StageSettings | None = None) -> TrainSettings:
         changed: TrainSettings = validate(
             TrainSettings, self.train.model_dump() | (stage.train if stage else {})
         )
+        if changed.lr == "auto" and self.supervision == "teacher":
+            return changed.model_copy(update={"lr": DISTILL_LR})
         return changed
 
 

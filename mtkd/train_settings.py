@@ -13,6 +13,8 @@ from tasks.common.records import Seed
 from tasks.tokens.sampler import Mixing
 
 AUTO_STEPS, AUTO_EPOCHS = 1000, (3, 20)  # what epochs = "auto" aims at
+FEW_ROWS = 2000  # labelled rows per task
+DISTILL_LR = 2e-4  # what lr = "auto" is in `mtkd distill`, but for a probe and few labels
 Precision = Literal["fp32", "bf16", "auto"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -56,8 +58,9 @@ class TrainSettings(Strict):
             and part of it in `adam`.
         betas: the decay rates of Adam's two moments; None = torch's, 0.9 and 0.999.
         eps: the constant that the optimiser adds to denominators; None = torch's (1e-8 for Adam).
-        lr: the peak learning rate; "auto", which only `mtkd refine` has, is 2e-5 if every head starts from a
-            linear probe and the tasks have fewer than 2,000 labelled rows each on average, otherwise 5e-5.
+        lr: the peak learning rate; "auto" is 5e-5 in `mtkd refine` and 2e-4 in `mtkd distill`. If the model
+            learns from labels alone, every head starts from a linear probe, and the tasks have fewer than
+            2,000 labelled rows each on average, it is 2e-5 and 5e-5.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
         warmup: the length of the warm-up, in which the learning rate rises linearly: a fraction of all steps
@@ -143,7 +146,7 @@ class TrainSettings(Strict):
         """The peak learning rate as a number.
 
         Raises:
-            UserError: it is "auto", which only `mtkd refine` resolves.
+            UserError: it is "auto", which depends on the rows and the heads.
         """
         if self.lr == "auto":
             raise UserError("train.lr=auto cannot be used here", expected="a number > 0")

@@ -28,6 +28,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.precision import resolve_precision
 from mtkd.settings import RefineSettings
+from mtkd.train_settings import FEW_ROWS
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
@@ -37,7 +38,6 @@ from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
-_FEW_ROWS = 2000  # labelled rows per task
 _FEW_ROWS_LR, _LR = 2e-5, 5e-5  # what lr = "auto" is
 
 
@@ -139,7 +139,7 @@ class _Refine(TrainingJob):
         if not fits:
             return "cross-encoder"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
-        few = sum(len(part.train) for part in pairs) < _FEW_ROWS * len(pairs)
+        few = sum(len(part.train) for part in pairs) < FEW_ROWS * len(pairs)
         if few and not any(part.task.type.predicts_spans for part in pairs):
             return "bi-encoder"
         scored = [part.task.name for part in pairs if part.task.kind == "regress"]
@@ -149,7 +149,7 @@ class _Refine(TrainingJob):
         """A low rate for few rows if all heads start from a linear probe, so that little is left to learn."""
         probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
-        few = self.rows.data.n_train < _FEW_ROWS * len(self.tasks)
+        few = self.rows.data.n_train < FEW_ROWS * len(self.tasks)
         return _FEW_ROWS_LR if fitted and few else _LR
 
     def train(self) -> Trained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from mtkd.outputs import OutputSpec
 from mtkd.settings import Stage
 from mtkd.teachers.teacher_sources import CachedLogits, TeacherSource
 from mtkd.time_trial import current_trial
-from mtkd.train_settings import TrainSettings
+from mtkd.train_settings import DISTILL_LR, FEW_ROWS, TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
@@ -48,6 +48,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
+_FEW_ROWS_LR = 5e-5  # what lr = "auto" is for a probe and few labels
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
@@ -109,6 +110,8 @@ class TaskDistillation(StagedJob):
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
             stage = stage.with_epochs(n_train)
+            if stage.train.lr == "auto":
+                stage = replace(stage, train=stage.train.model_copy(update={"lr": self._suitable_lr()}))
             inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
                 self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
@@ -125,13 +128,24 @@ class TaskDistillation(StagedJob):
         return self._evaluator(self.settings.train, student, final=True)(student)
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
+        if probed := self._probed_tasks(student):
+            rows = self.rows.train(student.reader, only=probed)
+            fit_linear_heads(student, self.rows.data.tasks, rows, train.eval_batch_size, train.seed)
+
+    def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
+        """The tasks whose heads start from a linear probe."""
         settings, tasks = self.settings, self.rows.data.tasks
         probed = probed_tasks(settings.student.init_heads, tasks.values(), student.encoder)
         if settings.supervision == "teacher" and settings.student.init_heads == "auto":
-            probed = [name for name in probed if tasks[name].head in self.prepared.not_copied]
-        if probed:
-            rows = self.rows.train(student.reader, only=probed)
-            fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
+            return [name for name in probed if tasks[name].head in self.prepared.not_copied]
+        return probed
+
+    def _suitable_lr(self) -> float:
+        """A low rate for few labels if all heads start from a linear probe: little is left to learn."""
+        tasks, student = self.rows.data.tasks, self.prepared.student
+        fitted = len(self._probed_tasks(student)) == len(tasks) and not student.info.head_hidden_size
+        few = self.rows.data.n_train < FEW_ROWS * len(tasks)
+        return _FEW_ROWS_LR if fitted and few else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)

@@ -161,10 +161,36 @@ def test_the_learning_rate_follows_rows_and_heads(
     assert [values["lr"] for values in log if "lr" in values] == [pytest.approx(rate)]
 
 
-def test_only_refine_chooses_a_learning_rate() -> None:
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({}, 5e-5),
+        ({"student.init_heads": "random"}, 2e-4),
+        ({"student.head_hidden_size": 8}, 2e-4),
+        ({"train.lr": 1e-3}, 1e-3),
+    ],
+)
+def test_the_learning_rate_of_a_control_follows_rows_and_heads(
+    settings: dict[str, Any], rate: float, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    control = {
+        "supervision": "labels",
+        "student.transformer.init": "encoder",
+        "student.transformer.layers": 1,
+    }
+    rows: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "limit": 16, "eval_limit": 8}
+    mtkd.distill(
+        "layerwise-3", teacher=str(tiny_encoder), out=tmp_path / "run",
+        settings=control | {"train.steps": 1, "student.max_length": 16} | settings, **rows,
+    )  # fmt: skip
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [values["lr"] for values in log if "lr" in values] == [pytest.approx(rate)]
+
+
+def test_the_learning_rate_of_a_student_that_has_a_teacher() -> None:
     for changes in ({"train.lr": "auto"}, {"stages.layers.train.lr": "auto"}):
-        with pytest.raises(mtkd.UserError, match=r"train\.lr=auto cannot be used here"):
-            load_settings("tinybert-4", "distill", changes).resolved_stages()
+        stage = load_settings("tinybert-4", "distill", changes).resolved_stages()[0]
+        assert stage.train.lr == 2e-4
 
 
 def test_a_token_budget_is_instead_of_a_batch_size() -> None:
