@@ -129,9 +129,18 @@ class TaskDistillation(StagedJob):
         probed = probed_tasks(settings.student.init_heads, tasks.values(), student.encoder)
         if settings.supervision == "teacher" and settings.student.init_heads == "auto":
             probed = [name for name in probed if tasks[name].head in self.prepared.not_copied]
+        fitted: list[str] = []
         if probed:
             rows = self.rows.train(student.reader, only=probed)
-            fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
+            fitted = fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
+        not_copied = [name for name, task in tasks.items() if task.head in self.prepared.not_copied]
+        for start, names in (
+            ("a linear probe", [name for name in not_copied if name in fitted]),
+            ("random weights", [name for name in not_copied if name not in fitted]),
+        ):
+            if names:
+                for_tasks = ", ".join(names)
+                say(f"the teacher has no head to copy for {for_tasks}: the student's starts from {start}")
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)
