@@ -129,6 +129,9 @@ def _named(word: str, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
         if own_tasks:
             hint = by_file or "name one of its tasks, or a task's .toml file"
             raise unknown("task of this model", word, own_tasks, hint=hint)
-        hint = by_file or "name a task, a group of tasks, or a task's .toml file"
+        if word in (data if isinstance(data, Mapping) else getattr(data, "task_names", ())):
+            hint = f"describe a task of your own: `tasks=mtkd.Task(name={word!r}, ...)`"
+        else:
+            hint = by_file or "name a task, a group of tasks, or a task's .toml file"
         raise unknown("task", word, {**TASKS, **GROUPS}, hint=hint)
     return [TASKS[word]]

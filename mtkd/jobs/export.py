@@ -26,6 +26,7 @@ from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, described_tokeniser
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
+from tasks.common.hub_loading import quieten
 from tasks.common.progress import say
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_file
@@ -238,6 +239,7 @@ def _export_transformers(
         open_directory(out, TRANSFORMERS, task.name),
         staged_directory(out, TRANSFORMERS.marker) as directory,
     ):
+        quieten()  # no progress bar
         transformers_model.save_pretrained(directory)
         model.tokeniser.hf.model_max_length = model.info.max_length  # where transformers cuts texts
         model.tokeniser.save(directory)

@@ -53,7 +53,8 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
         raise _refused("a bi-encoder", "a model that reads both texts in one sequence")
     if not spans and config.pooling != "pooler":
         raise _refused(
-            f"a model with {config.pooling} pooling", "BERT's pooling layer, from which they predict classes"
+            f"a model with {config.pooling} pooling",
+            "BERT's pooling layer, which transformers' classifiers have before the last layer",
         )
     transformers_model = _empty(encoder.body, task)
     transformers_model.base_model.load_state_dict(encoder.body.state_dict(), strict=False)

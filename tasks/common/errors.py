@@ -79,10 +79,15 @@ def did_you_mean(value: str, names: Sequence[str]) -> str:
     """`(did you mean 'NAME'?)` with the most similar name, or two if equally similar; "" if there is none."""
     ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
     same = [name for name in names if name.casefold() == value.casefold()]
-    near = ends or same or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
+    near = ends or same or difflib.get_close_matches(value, names, n=2, cutoff=_cutoff(value))
     ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
     equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]
     return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""
+
+
+def _cutoff(value: str) -> float:
+    """The lowest similarity that counts: one of two letters may be wrong, but not half of a longer name."""
+    return 0.5 if len(value) < 5 else 0.55
 
 
 def did_you_mean_path(path: Path) -> str:
@@ -130,7 +135,7 @@ def counted(number: int, noun: str) -> str:
 def shorten(names: Iterable[str], value: str = "") -> str:
     """Up to 8 names for a message, those most similar to `value` first, and the number of the rest."""
     listed = list(names)
-    near = difflib.get_close_matches(value, listed, cutoff=0.5)
+    near = difflib.get_close_matches(value, listed, cutoff=_cutoff(value))
     ordered = [*near, *(name for name in listed if name not in near)]
     remaining = len(ordered) - _MAX_NAMES
     return ", ".join(ordered[:_MAX_NAMES]) + (f" and {remaining} more" if remaining > 0 else "")

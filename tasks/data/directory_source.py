@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from tasks.common.remote import local
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
 from tasks.data.glue_release import find_release, read_release
@@ -25,6 +26,8 @@ class DirectorySource(DataSource):
 
     T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
     under another name finds the files of qnli.
+
+    T/<split> takes precedence over a file outside DIR that the task itself names for this split.
     """
 
     root: Path
@@ -45,6 +48,28 @@ class DirectorySource(DataSource):
             dataset, configuration, hub_split = hub_name
             return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, hub_split, task)
         return None
+
+    def _find(self, task: Task, split: str) -> Read | None:
+        if split in task.files and not self._is_inside(task.files[split]):
+            for parent in (self.root / "glue" / task.name, self.root / task.name):
+                if read := _locate_file(parent, split, task):
+                    return read
+        return super()._find(task, split)
+
+    def _is_inside(self, file: str) -> bool:
+        """True for a path under this directory; relative paths are."""
+        path = Path(local(file))
+        return not path.is_absolute() or path.resolve().is_relative_to(self.root.resolve())
+
+    def ignored(self, task: Task, split: str) -> str | None:
+        """A warning if the rows of a split come from a file outside this directory, which the task names."""
+        found = self.split_files(task, split)
+        if found is None or self._is_inside(str(found.paths[0])):
+            return None
+        return (
+            f"{self.name} has no {task.name}/{split}.csv (or .parquet, .jsonl), so {task.name}/{split} was "
+            f"read from {found.display_path}, which the task names"
+        )
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
         if task.unlabelled:

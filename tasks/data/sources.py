@@ -241,8 +241,13 @@ def open_data(spec: Any) -> DataSource:
         problem = "is a file" if root.exists() else "does not exist"
         names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
         near = did_you_mean(str(spec), names)
+        place = f"DIR/TASK/validation{root.suffix}"
         raise UserError(
-            f"the data directory {str(spec)!r} {problem}{near}", expected="pocket, hub or a directory"
+            f"the data directory {str(spec)!r} {problem}{near}",
+            expected="pocket, hub or a directory",
+            hint=f"put the file in a directory, as {place} (TASK: the task's name)"
+            if root.is_file()
+            else None,
         )
     from tasks.data.directory_source import DirectorySource
 

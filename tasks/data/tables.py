@@ -16,12 +16,13 @@ from tasks.common.reading import require_file
 from tasks.common.remote import local
 from tasks.common.scalar_checks import path_problem
 from tasks.data.file_readers import SplitFiles
-from tasks.data.missing_data import similar_split
+from tasks.data.missing_data import similar_name, similar_split
 from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
 from tasks.data.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
 _NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # what is not taken for the values of a column
+_SPLITS = ("train", "validation", "test", UNLABELLED)
 _TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
 
 
@@ -199,14 +200,22 @@ class TableSource(DataSource):
             if not isinstance(task, str):
                 raise UserError(f"`data` has the key {brief(task)}", expected="names of tasks, such as 'rte'")
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
+                hint = f"name the split of these rows: `data={{{task!r}: {{'train': ...}}}}`"
+                if similar_name(task, _SPLITS):
+                    hint = f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`"
                 raise UserError(
                     f"the data of task {task!r} cannot be {a_type(splits)}",
                     expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
-                    hint=f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`",
+                    hint=hint,
                 )
             self._tables[task] = {
                 split: _table_or_file(rows, f"{task}/{split}") for split, rows in splits.items()
             }
+
+    @property
+    def task_names(self) -> list[str]:
+        """The names of the tasks that have rows."""
+        return list(self._tables)
 
     def _locate(self, task: Task, split: str) -> Read | None:
         rows = self._tables.get(task.name, {}).get(split)

@@ -93,6 +93,15 @@ def test_bad_specs_are_one_user_error(spec, words):
     assert all(word in str(caught.value) for word in words)
 
 
+def test_a_task_of_ones_own_in_memory_is_described() -> None:
+    rows = [{"text": "a", "label": 0}]
+    for data in ({"tickets": {"train": rows}}, open_data({"tickets": {"train": rows}})):
+        with pytest.raises(UserError) as error:
+            resolve("tickets", data=data)
+        assert "did you mean" not in error.value.problem, "no name is similar"
+        assert error.value.hint == "describe a task of your own: `tasks=mtkd.Task(name='tickets', ...)`"
+
+
 def test_two_tasks_of_one_name_are_refused(tmp_path):
     one, other = own_task(tmp_path), own_task(tmp_path, metrics=("matthews",))
     with pytest.raises(UserError, match="two different tasks are called 'mine'"):

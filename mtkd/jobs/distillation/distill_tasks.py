@@ -128,9 +128,19 @@ class TaskDistillation(StagedJob):
         return self._evaluator(self.settings.train, student, final=True)(student)
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
+        fitted: list[str] = []
+        tasks = self.rows.data.tasks
         if probed := self._probed_tasks(student):
             rows = self.rows.train(student.reader, only=probed)
-            fit_linear_heads(student, self.rows.data.tasks, rows, train.eval_batch_size, train.seed)
+            fitted = fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
+        not_copied = [name for name, task in tasks.items() if task.head in self.prepared.not_copied]
+        for start, names in (
+            ("a linear probe", [name for name in not_copied if name in fitted]),
+            ("random weights", [name for name in not_copied if name not in fitted]),
+        ):
+            if names:
+                for_tasks = ", ".join(names)
+                say(f"the teacher has no head to copy for {for_tasks}: the student's starts from {start}")
 
     def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
         """The tasks whose heads start from a linear probe."""

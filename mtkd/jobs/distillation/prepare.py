@@ -186,9 +186,6 @@ def _build_student(
     not_copied = list(student.heads)
     if teacher and (measured_importance or copied):
         not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
-        if heads == "auto" and not_copied:
-            names = ", ".join(not_copied)
-            say(f"the teacher has no heads that the student could copy for {names}")
     return student, tuple(not_copied) if heads == "auto" and copied else ()
 
 

@@ -244,6 +244,22 @@ def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: 
         hidden.rename(task)
 
 
+def test_rows_in_the_data_directory_precede_those_of_the_task_file(
+    own_task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, task = own_task
+    held_out = tmp_path / "topics" / "validation.csv"
+    (unused,) = evaluate(run, str(tmp_path), "topics").warnings
+    assert "has no topics/validation.csv" in unused and str(task) in unused
+    held_out.parent.mkdir()
+    held_out.write_text("text,label\nthe cat 3,cat\n", encoding="utf-8")
+    for spec in (None, str(task / "topics.toml")):
+        result = evaluate(run, str(tmp_path), spec)
+        assert [score.rows for score in result.scores] == [1]
+        assert not any("topics/validation.csv" in warning for warning in result.warnings)
+    assert evaluate(run, str(task), "topics").scores[0].rows > 1
+
+
 def test_the_input_of_predict_is_never_overwritten(
     mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path
 ) -> None:

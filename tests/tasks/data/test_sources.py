@@ -243,6 +243,9 @@ def test_no_such_directory(tmp_path: Path) -> None:
         open_data(str(tmp_path / "none"))
     with pytest.raises(UserError, match="no split 'train' of task 'rte'"):
         load_rows(open_data(str(tmp_path)), TASKS["rte"], "train")
+    (tmp_path / "rows.csv").touch()
+    with pytest.raises(UserError, match=r"is a file\n.*\n.*as DIR/TASK/validation\.csv"):
+        open_data(str(tmp_path / "rows.csv"))
 
 
 # --- the hub ---
@@ -429,6 +432,10 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         load_rows(open_data({"own": {"train": rows}}), OWN, "train")
     with pytest.raises(UserError, match="`data` has the key None"):
         open_data({None: {"train": rows}})
+    for key, hint in (("own", "name the split of these rows"), ("dev", "name the task of the splits")):
+        with pytest.raises(UserError) as error:
+            open_data({key: rows})
+        assert hint in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
