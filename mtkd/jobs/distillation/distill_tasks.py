@@ -1,4 +1,4 @@
-"""The training job of a distillation on the rows of tasks: its batches, teachers and cached logits."""
+"""Distil on the rows of tasks: the training job, with its batches, its teachers and their cached logits."""
 
 from __future__ import annotations
 
@@ -48,25 +48,27 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
-_FEW_ROWS_LR = 5e-5  # what lr = "auto" is for a probe and few labels
+_FEW_ROWS_LR = 5e-5  # lr = "auto" with few labels, if all heads start from a linear probe
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
 @dataclass(kw_only=True)
 class TaskDistillation(StagedJob):
-    """Distillation on the rows of tasks.
+    """Trains a student on the rows of tasks (`distill_text` trains one on plain text).
 
     Attributes:
+        corpus: an augmented corpus whose rows are added to the training rows; None if there is none.
         unlabelled: the rows without labels that are added; None if no loss can use them.
-        student: a student passed as an object.
-        teachers: those that run while the student is trained, set by `prepare`.
+        student: a student that the caller passed as an object; None if the settings describe the student.
+        task_teachers: gives the outputs of the teachers, set by `prepare`; not used if they are read from a
+            knowledge store.
         store_rows: task -> position of each training row in the knowledge store.
     """
 
     corpus: Path | None
     unlabelled: UnlabelledRequest | None
     student: nn.Module | None
-    teachers: TaskTeachers = field(init=False)
+    task_teachers: TaskTeachers = field(init=False)
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
@@ -104,7 +106,9 @@ class TaskDistillation(StagedJob):
         if self._store:
             parts = self.rows.data.parts
             self.store_rows = {part.task.name: find_stored_rows(*self._store, part.train) for part in parts}
-        self.teachers = TaskTeachers(self.request, self.accelerator, self.validated, self.prepared, self.rows)
+        self.task_teachers = TaskTeachers(
+            self.request, self.accelerator, self.validated, self.prepared, self.rows
+        )
         n_train = self.rows.data.n_train
         for stage, objective in self.validated.stages:
             weigh_classes(objective, stage.train, self.rows.data)
@@ -112,10 +116,10 @@ class TaskDistillation(StagedJob):
             stage = stage.with_epochs(n_train)
             if stage.train.lr == "auto":
                 stage = replace(stage, train=stage.train.model_copy(update={"lr": self._suitable_lr()}))
-            inputs = self._stage_inputs(stage, objective)
+            stage_inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
-                self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
-            self.stages.append((stage, objective, inputs))
+                self.warnings += text_steps_warnings(stage.train, n_train, stage_inputs.batches)
+            self.stages.append((stage, objective, stage_inputs))
         if self.request.workers.in_other_processes:
             self._check_workers()
         self.warnings += self._teacher_warnings()
@@ -140,7 +144,9 @@ class TaskDistillation(StagedJob):
         ):
             if names:
                 for_tasks = ", ".join(names)
-                say(f"the teacher has no head to copy for {for_tasks}: the student's starts from {start}")
+                say(
+                    f"the teacher has no head to copy for {for_tasks}: the student's head starts from {start}"
+                )
 
     def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
         """The tasks whose heads start from a linear probe."""
@@ -151,13 +157,17 @@ class TaskDistillation(StagedJob):
         return probed
 
     def _suitable_lr(self) -> float:
-        """A low rate for few labels if all heads start from a linear probe: little is left to learn."""
+        """The learning rate that "auto" means here.
+
+        It is low for few labels if all heads start from a linear probe, because little is left to learn.
+        """
         tasks, student = self.rows.data.tasks, self.prepared.student
         fitted = len(self._probed_tasks(student)) == len(tasks) and not student.info.head_hidden_size
         few = self.rows.data.n_train < FEW_ROWS * len(tasks)
         return _FEW_ROWS_LR if fitted and few else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
+        """How much the parts of a teacher matter on the training rows; pruning keeps the most important."""
         model.to(self.accelerator.device)
         data, rows = self.rows.data, self.rows.train(model.reader)
         return measure_importance(model, data.tasks, rows, self.settings.train.seed)
@@ -171,6 +181,7 @@ class TaskDistillation(StagedJob):
         return None
 
     def _evaluator(self, train: TrainSettings, model: MultiTaskModel, *, final: bool = False) -> Evaluate:
+        """A function that scores the model on the validation rows."""
         validation = self.rows.validation(model.reader)
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
 
@@ -180,7 +191,9 @@ class TaskDistillation(StagedJob):
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
         warnings: list[str] = []
-        if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
+        if (
+            not self.prepared.teachers
+        ):  # with a store, no teacher is loaded: use its scores from `mtkd refine`
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_constant("the teacher", scores)
         for teacher in self.prepared.teachers:
@@ -195,13 +208,14 @@ class TaskDistillation(StagedJob):
         if need != OutputSpec() and self._store:
             stored = StoredTeacher(*self._store, need, self.store_rows)
         elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
-            uses_cached_logits = self.teachers.uses_cached_logits(need)
+            uses_cached_logits = self.task_teachers.uses_cached_logits(need)
             runs_teacher = not uses_cached_logits
-        source = self.teachers.online(need) if runs_teacher else stored
-        batches = self._batches(stage.train, stored, self.teachers.reader() if runs_teacher else None)
+        source = self.task_teachers.online(need) if runs_teacher else stored
+        teacher_reader = self.task_teachers.reader() if runs_teacher else None
+        batches = self._batches(stage.train, stored, teacher_reader)
 
         def open_teacher() -> TeacherSource:
-            teacher = self.teachers.cached_logits(stage.train) if uses_cached_logits else source
+            teacher = self.task_teachers.cached_logits(stage.train) if uses_cached_logits else source
             assert teacher is not None
             if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
                 self._drop_unsure(stage, batches, min_confidence, teacher)
@@ -233,11 +247,12 @@ class TaskDistillation(StagedJob):
         )
 
     def _check_workers(self) -> None:
-        """Refuse workers that would have nothing to do, or could not load a teacher; raises UserError."""
+        """Refuse workers that would have nothing to do or could not load a teacher; raises UserError."""
         teachers, stages = self.prepared.teachers, self.stages
         computed = any(
-            self.teachers.uses_cached_logits(o.teacher_need) or s.train.min_confidence is not None
-            for s, o, _ in stages
+            self.task_teachers.uses_cached_logits(objective.teacher_need)
+            or stage.train.min_confidence is not None
+            for stage, objective, _ in stages
         )
         if not (teachers and computed):
             raise UserError(
@@ -251,11 +266,13 @@ class TaskDistillation(StagedJob):
     def _drop_unsure(
         self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
     ) -> None:
-        """Leave out the rows without labels of which the teacher is not sure, and record how many."""
+        """Drop the rows without labels on which the teacher is not confident, and record how many."""
         logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
             cached = (
-                teacher if isinstance(teacher, CachedLogits) else self.teachers.cached_logits(stage.train)
+                teacher
+                if isinstance(teacher, CachedLogits)
+                else self.task_teachers.cached_logits(stage.train)
             )
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
         kept_rows = confident_rows(self.rows.data, logits, min_confidence)

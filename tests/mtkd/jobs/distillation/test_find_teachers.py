@@ -555,7 +555,7 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
         out = tmp_path / heads
         student = api.distill("layerwise-3", out=out, settings=sets | {"student.init_heads": heads}, **given)
         losses[heads] = student.scores["sst2"].loss
-        said = "no head to copy for sst2: the student's starts from a linear probe"
+        said = "no head to copy for sst2: the student's head starts from a linear probe"
         assert (said in capsys.readouterr().err) == (heads == "auto")
     assert losses["auto"] == losses["linear-probe"] != losses["random"], "it starts from a linear probe"
 
