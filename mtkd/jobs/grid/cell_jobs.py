@@ -79,7 +79,7 @@ class CellJobs:
             recipe=self.grid.recipe_of(name), set=settings_without_length(self.grid, self.inputs, name)
         )
         steps_of = self._steps_of(name)
-        options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
+        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
         options += [] if steps_of else epoch_options(self.grid, self.inputs, name, self.task_spec)
         needs = (*earlier, *steps_of)
         return finetune_jobs(step, self.task_spec, model, options, self._directory(name), needs, steps_of)
@@ -98,7 +98,7 @@ class CellJobs:
         return self.inputs.out / "runs" / file_name(name) / f"{file_name(self.task_spec)}-{self.seed}"
 
     def _common_options(self, name: str) -> list[str]:
-        options = ["--seed", str(self.seed), *self.inputs.rows(self.grid.cells[name].limit)]
+        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
         options += setting_words(settings_without_length(self.grid, self.inputs, name))
         return [*options, "--out", str(self._directory(name))]
 

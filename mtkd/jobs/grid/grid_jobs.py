@@ -1,4 +1,4 @@
-"""The inputs of a grid's runs, and a run as a command with the runs that it needs."""
+"""What all runs of a grid share (`GridInputs`), and one run: a command and the runs that it needs (`Job`)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ _COMMAND, _LOG = "command.json", "log.txt"
 
 @dataclass(frozen=True)
 class GridInputs:
-    """The inputs of every run of a grid.
+    """The inputs that all runs of a grid share.
 
     Attributes:
-        data: one source, or several, of which each split is read from the first that has it.
-        teacher: a run of refine, or another teacher; `{task}` in it is replaced by the task.
+        data: one data source, or several; then each split is read from the first source that has it.
+        teacher: a run of `mtkd refine`, or another teacher; `{task}` in it is replaced by the task's name.
+        out: the directory of the comparison, which holds all its runs.
         text: plain text for cells with a `first` run.
         encoder: the pretrained encoder that teachers are refined from, and the teacher of `first` runs.
         store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
         corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
         limit, eval_limit: rows per training and validation split; None = all.
-        epochs: the epochs of the reference's runs, over all their stages, whose steps the other cells take;
-            None = those of the recipe.
+        epochs: the number of epochs of the reference's runs, over all their stages; the other cells are
+            trained for as many steps as these runs. None = as in each cell's recipe and settings.
         unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
         unlabelled_limit: maximum number of rows without labels per task; None = all.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
@@ -59,8 +60,12 @@ class GridInputs:
     unlabelled_limit: int | None = None
     teacher_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def rows(self, limit: int | None = None) -> list[str]:
-        """The options of a command that name its data and how many rows of it are used; `limit` overrides."""
+    def data_words(self, limit: int | None = None) -> list[str]:
+        """The options of a command that name its data, and how many rows of it are used.
+
+        Args:
+            limit: used instead of the attribute `limit`; None = use the attribute.
+        """
         sources = [self.data] if isinstance(self.data, str) else self.data
         options = [option for source in sources for option in ("--data", source)]
         limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
@@ -81,7 +86,7 @@ class GridInputs:
         return options if limit is None else [*options, "--unlabelled-limit", str(limit)]
 
     def labels_of_teacher(self, tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
-        """Those of `teacher_labels` that are for these tasks."""
+        """The part of `teacher_labels` that is about these tasks."""
         names = [task.name for task in tasks]
         return {task: labels for task, labels in self.teacher_labels.items() if task in names}
 
@@ -100,10 +105,13 @@ class Job:
     """One command and its run directory.
 
     Attributes:
-        needs: jobs that must be finished before.
-        steps_of: train for as many steps as these jobs did together, with as many evaluations as one of them.
-        tasks: for `steps_of`, count only the steps that these tasks had, in proportion to their rows; empty =
-            all steps.
+        words: the command, without the number of steps that `steps_of` determines.
+        out: the run directory.
+        needs: jobs that must be finished before this one starts.
+        steps_of: train for as many steps as these jobs did together, with as many evaluations as the one of
+            them that was evaluated most often; empty = `words` determine the number of steps.
+        tasks: for `steps_of`, count only the steps that fall to these tasks, in proportion to their rows;
+            empty = all steps.
         stages: for `steps_of`, stage of the recipe -> weight, to divide the steps among the stages.
     """
 
@@ -116,7 +124,7 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """All words of the command; the number of steps is known once `steps_of` is finished."""
+        """All words of the command; until `steps_of` is finished, with a placeholder for the steps."""
         if not self.steps_of:
             return list(self.words)
         runs = [job.out for job in self.steps_of]
@@ -144,12 +152,13 @@ class Job:
     def finished_command(self) -> list[str] | None:
         """The command whose finished run the directory holds; None if it holds none.
 
-        A comparison that was moved, or that is named by another path, has the paths that it has now.
+        If the comparison was moved, or is named by another path now, its paths in the recorded command are
+        replaced by the present ones.
         """
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()) or not _is_finished(self.out):
             return None
-        return _moved(read_record(self.command_file, list[str]), with_urls(self.command))
+        return _with_present_paths(read_record(self.command_file, list[str]), with_urls(self.command))
 
     def require_same_command(self) -> None:
         """Raise UserError if the directory holds the finished run of another command."""
@@ -176,10 +185,15 @@ class Job:
         return self.out.with_name(f"{self.out.name}.{_LOG}")
 
 
-def _moved(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """A recorded command, with the present paths of whatever lies within its comparison.
+def _with_present_paths(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Replace the paths in a recorded command that are inside its comparison by the present ones.
 
-    The two paths of the run end alike: in front of that is where the comparison was, and where it is now.
+    The old and the new path of the run (`--out`) end with the same names. What is in front of these is where
+    the comparison was, and where it is now.
+
+    Args:
+        before: the recorded command.
+        now: the same command as it would be started now.
     """
     if "--out" not in before or "--out" not in now:
         return list(before)
@@ -204,7 +218,7 @@ def _steps_of_tasks(run: Path, tasks: Sequence[str]) -> int:
     """How many of the steps of a finished run fall to some tasks, in proportion to the rows of its tasks.
 
     Args:
-        tasks: names, also of tasks of other runs; empty = all.
+        tasks: names of tasks; those that the run does not train are ignored. Empty = all.
     """
     steps: int = total_of_stages(run, "steps")
     rows = read_run_record(run / RUN_FILE).get("rows", {})
@@ -224,13 +238,15 @@ def total_of_stages(run: Path, key: str) -> Any:
 
 
 def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
-    """The option with which a run of some steps is evaluated as often as a finished run.
+    """The option with which a run is evaluated as often as a finished run.
 
-    Otherwise a run with shorter epochs would have more chances for a best epoch.
+    Without it, a run with shorter epochs would be evaluated more often, and the best of more evaluations
+    scores higher by chance.
 
     Args:
         runs: finished runs; the one that was evaluated most often counts.
-        words: the other words of the command; if they set the length of an epoch, that is kept.
+        steps: the number of steps of the new run.
+        words: the other words of the command; if they set the length of an epoch, there is no such option.
     """
     evaluations = max(map(_evaluations, runs))
     if not evaluations or any(_EPOCH_LENGTH.match(word) for word in words):
@@ -239,6 +255,7 @@ def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()
 
 
 def _evaluations(run: Path) -> int:
+    """How often the model of a finished run was evaluated during training; epoch 0 does not count."""
     training = read_run_record(run / RUN_FILE).get("training", {})
     stages = [training] if "steps" in training else training.values()
     history = [record for stage in stages for record in stage.get("history", ())]
@@ -251,10 +268,10 @@ def setting_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def apportion(weights: Sequence[int], total: int) -> list[int]:
-    """Whole numbers in proportion to the weights that add up to `total`; each is at least 1.
+    """Split a total into whole numbers in proportion to weights; each of them is at least 1.
 
-    This is apportionment by largest remainders: the exact shares are rounded down, and the units that are
-    missing go to the largest remainders.
+    This is the largest remainder method: the exact shares are rounded down, and the remaining units go to the
+    shares with the largest remainders.
     """
     exact = [weight / sum(weights) * total for weight in weights]
     shares = [max(1, int(share)) for share in exact]
@@ -266,6 +283,6 @@ def apportion(weights: Sequence[int], total: int) -> list[int]:
 
 
 def file_name(name: str) -> str:
-    """A name that is safe as a file name."""
+    """A file name for any name; characters that are unsafe in file names are replaced."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
     return safe if safe == name else f"{safe}-{digest_bytes(name)[:6]}"

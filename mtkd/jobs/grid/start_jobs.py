@@ -22,7 +22,7 @@ def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Jo
         out = out.with_name(f"{out.name}-{seed}")
     else:
         seed = refine.seed
-    argv = ["refine", *inputs.rows(), "--tasks", tasks, "--encoder", encoder]
+    argv = ["refine", *inputs.data_words(), "--tasks", tasks, "--encoder", encoder]
     argv += ["--recipe", refine.recipe, "--seed", str(seed), *setting_words(refine.set)]
     return Job((*argv, "--out", str(out)), out)
 
