@@ -1,4 +1,4 @@
-"""The settings of the training loop, which all recipes share: names, defaults and allowed values."""
+"""The settings of the training loop, which all recipes share: their names, defaults and allowed values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from tasks.common.errors import UserError
 from tasks.common.records import Seed
 from tasks.tokens.sampler import Mixing
 
-AUTO_STEPS, AUTO_EPOCHS = 1000, (3, 20)  # what epochs = "auto" aims at
-FEW_ROWS = 2000  # labelled rows per task
-DISTILL_LR = 2e-4  # what lr = "auto" is in `mtkd distill`, but for a probe and few labels
+AUTO_STEPS, AUTO_EPOCHS = (
+    1000,
+    (3, 20),
+)  # epochs = "auto": the steps to aim at, and the fewest and most epochs
+FEW_ROWS = 2000  # a task with fewer labelled rows has "few"
+DISTILL_LR = 2e-4  # lr = "auto" in `mtkd distill`, except with few labels and heads from a linear probe
 Precision = Literal["fp32", "bf16", "auto"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+# The docstrings of the following checks are shown as the allowed values of their settings.
 
 
 def _betas(value: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
@@ -45,28 +50,29 @@ class TrainSettings(Strict):
 
     Attributes:
         epochs: the number of passes over the training rows; "auto" = as many as make 1,000 steps, but
-            at least 3 and at most 20; this counts all training rows, even those that `unlabelled_fraction`
-            or `min_confidence` leaves out.
+            at least 3 and at most 20. For this, all training rows count, even those that
+            `unlabelled_fraction` or `min_confidence` leaves out.
         steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
         batch_size: rows per optimiser step, over all processes.
         batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
             into this many tokens of the trained model, padding included (rows x tokens of the longest row); a
             longer row is a step of its own.
-        micro_batch_size: rows that go through the model at once on each process; None = all of its rows.
+        micro_batch_size: rows that go through the model at once on each process; None = all rows that the
+            process has in a step.
         eval_batch_size: rows that go through the model at once during evaluation.
         optimizer: the optimiser, as in torch.optim; weight decay is decoupled from the gradient in `adamw`,
             and part of it in `adam`.
         betas: the decay rates of Adam's two moments; None = torch's, 0.9 and 0.999.
         eps: the constant that the optimiser adds to denominators; None = torch's (1e-8 for Adam).
-        lr: the peak learning rate; "auto" is 5e-5 in `mtkd refine` and 2e-4 in `mtkd distill`. If the model
-            learns from labels alone, every head starts from a linear probe, and the tasks have fewer than
-            2,000 labelled rows each on average, it is 2e-5 and 5e-5.
+        lr: the peak learning rate; "auto" is 5e-5 in `mtkd refine` and 2e-4 in `mtkd distill`. It is lower
+            (2e-5 and 5e-5) if the model learns from labels alone, every head starts from a linear probe, and
+            the tasks have fewer than 2,000 labelled rows each on average.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
         warmup: the length of the warm-up, in which the learning rate rises linearly: a fraction of all steps
             if below 1, otherwise a number of steps.
         max_grad_norm: the maximum gradient norm; None = no clipping.
-        precision: "bf16" runs the trained model under autocast; "auto" does so where the device multiplies in
+        precision: "bf16" runs the trained model under autocast; "auto" does so if the device can multiply in
             bf16. The scores at the end of a run are computed in fp32.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
@@ -89,12 +95,12 @@ class TrainSettings(Strict):
             = one pass over the rows.
         unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
             labelled row once, and as many rows without labels as make up this fraction; the next epoch
-            continues with the following rows. None = all rows once.
+            continues with the rows without labels that follow. None = all rows once.
         min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per
             label, or "balanced" = inversely proportional to their number of rows; None = 1. They are divided
-            by their mean over the labelled training rows, so that the loss is the weighted mean of torch.
+            by their mean over the labelled training rows, so that the loss is a weighted mean, as in torch.
         seed: the random seed of weights, row order and dropout.
     """
 
@@ -132,7 +138,7 @@ class TrainSettings(Strict):
         """The number of epochs.
 
         Raises:
-            UserError: it depends on the number of rows (`with_epochs`).
+            UserError: it is "auto", which depends on the number of rows (see `with_epochs`).
         """
         if self.epochs == "auto":
             raise UserError(
