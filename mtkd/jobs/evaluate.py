@@ -139,7 +139,7 @@ def evaluate(
     differences = {name: _differences(by_name, _by_task(scores), runs) for name, runs in compared.items()}
     warnings += baseline_warnings(by_name, scores)
     if isinstance(source, DirectorySource):
-        notes = [source.ignored(task, part.split) for task, part in rows]
+        notes = [source.outside_warning(task, part.split) for task, part in rows]
         warnings += [note for note in notes if note] if all(notes) else []
     return Evaluation(scores, reports, skipped, warnings, differences)
 

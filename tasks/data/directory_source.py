@@ -1,4 +1,4 @@
-"""The data source that is a directory of files."""
+"""A data source that reads a directory of files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 
 
 class DirectorySource(DataSource):
-    """A directory of files. For each split, the first of these that exists is read (T is the task):
+    """Reads the splits of tasks from a directory of files.
+
+    For each split, the first of these that exists is read (DIR is the directory, T the task):
 
     1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
        .jsonl, .json-lines, .csv;
     2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue;
     3. a copy of the data set on the hub (xnli/de/validation.parquet for xnli/validation_de), files as in 1.
 
-    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
-    under another name finds the files of qnli.
+    T is first the task's name and then its configuration on the hub, so that a task that extends `qnli`
+    under another name finds the files of `qnli`.
 
     T/<split> takes precedence over a file outside DIR that the task itself names for this split.
     """
@@ -50,6 +52,7 @@ class DirectorySource(DataSource):
         return None
 
     def _find(self, task: Task, split: str) -> Read | None:
+        """T/<split> takes precedence over a file outside this directory that the task names."""
         if split in task.files and not self._is_inside(task.files[split]):
             for parent in (self.root / "glue" / task.name, self.root / task.name):
                 if read := _locate_file(parent, split, task):
@@ -57,11 +60,11 @@ class DirectorySource(DataSource):
         return super()._find(task, split)
 
     def _is_inside(self, file: str) -> bool:
-        """True for a path under this directory; relative paths are."""
+        """True for a path inside this directory, and for every relative path, which starts there."""
         path = Path(local(file))
         return not path.is_absolute() or path.resolve().is_relative_to(self.root.resolve())
 
-    def ignored(self, task: Task, split: str) -> str | None:
+    def outside_warning(self, task: Task, split: str) -> str | None:
         """A warning if the rows of a split come from a file outside this directory, which the task names."""
         found = self.split_files(task, split)
         if found is None or self._is_inside(str(found.paths[0])):
@@ -84,9 +87,10 @@ class DirectorySource(DataSource):
         if task.files:
             return super()._search_hint(task, split)
         name = task.trained_on if task.trained_on and split == task.train else known_as(task)[-1]
-        kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
+        suffixes = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
         looked = (
-            f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
+            f"looked for glue/{name}/{split}.({suffixes}), {name}/... and GLUE's original files in "
+            f"{self.name}"
         )
         for folder in (self.root / parent / name for parent in ("glue", "") for name in known_as(task)):
             files = {file.stem: file for suffix in _SUFFIXES for file in folder.glob(f"*{suffix}")}
@@ -108,6 +112,7 @@ def _split_files(parent: Path, split: str) -> list[Path]:
 
 
 def _locate_file(parent: Path, split: str, task: Task) -> Read | None:
+    """What reads the file of a split in a directory, or its shards; None if there is none."""
     paths = _split_files(parent, split)
     if not paths:
         return None
