@@ -1,4 +1,4 @@
-"""Data sources from objects in memory (DataFrames, data sets, Arrow tables, lists), and combined sources."""
+"""Data sources made of objects in memory (DataFrames, data sets, Arrow tables, lists) or of other sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tasks.data.raw_table import RawTable, check_header, strict_array, without_v
 from tasks.data.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
-_NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # what is not taken for the values of a column
+_NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # types that cannot hold the values of a column
 _SPLITS = ("train", "validation", "test", UNLABELLED)
 _TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
 
@@ -31,13 +32,13 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
-            or list or generator of dicts; with `columns` also of strings (one column) or tuples, an array or
-            a Series.
+            or list or generator of dicts. With `columns`, also a list of strings (one column) or of tuples,
+            an array, or a Series.
         columns: the column names for rows that are strings or tuples.
         what: what to call the rows in error messages.
 
     Raises:
-        UserError: rows of another type, or of different lengths.
+        UserError: the rows have another type, or the columns have different lengths.
     """
     if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):  # datasets.IterableDataset
         raise UserError(
@@ -66,7 +67,7 @@ def is_frame(rows: Any) -> bool:
 
 
 def with_columns(frame: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    """A copy of a DataFrame of pandas or polars with further columns, which replace those of their names."""
+    """A copy of a pandas or polars DataFrame with more columns, which replace those of the same names."""
     if hasattr(frame, "iloc"):
         return frame.assign(**columns)
     return frame.with_columns(type(frame)(columns).get_columns())
@@ -78,12 +79,13 @@ def _is_polars(rows: Any) -> bool:
 
 
 def without_missing(rows: Any, columns: Sequence[str]) -> Any:
-    """A DataFrame or Series of pandas or polars with empty texts in place of missing values.
+    """Replace missing values in text columns by empty texts.
 
-    Reading a CSV file gives missing values where others see empty texts. Anything else is unchanged.
+    Pandas and polars read the empty cells of a CSV file as missing values.
 
     Args:
-        columns: the text columns.
+        rows: a DataFrame or Series of pandas or polars; anything else is returned unchanged.
+        columns: the text columns of a DataFrame.
     """
     if hasattr(rows, "isna") and not hasattr(rows, "columns"):  # a Series of pandas
         return rows.astype(object).where(rows.notna(), "") if rows.isna().any() else rows
@@ -99,7 +101,7 @@ def without_missing(rows: Any, columns: Sequence[str]) -> Any:
 
 
 def _values(columns: Sequence[str]) -> str:
-    """What rows of a list can be, besides tables."""
+    """What a list of rows can consist of, for error messages."""
     if not columns:
         return "dicts"
     return "dicts or " + (f"tuples ({', '.join(columns)})" if len(columns) > 1 else "strings")
@@ -147,6 +149,7 @@ def _column(rows: Any) -> list[Any] | None:
 
 
 def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
+    """A table of dicts, tuples or strings; raises TypeError or ValueError that names the first wrong row."""
     if not rows:
         return pa.table({name: pa.array([], pa.string()) for name in columns})
     if all(isinstance(row, Mapping) for row in rows):
@@ -169,22 +172,19 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
-    """A column; raises TypeError with the name, and with two rows whose types do not fit together."""
+    """A column; raises TypeError that names it, and up to three rows whose types do not fit together."""
     try:
         return strict_array(values)
     except (pa.ArrowException, OverflowError, ValueError) as error:
         rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
-        types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in sorted(rows.items(), key=_row)[:3])
+        first_rows = sorted(rows.items(), key=itemgetter(1))[:3]
+        types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in first_rows)
         problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
         raise TypeError(f"the column {name!r} {problem}") from None
 
 
-def _row(item: tuple[type, int]) -> int:
-    return item[1]
-
-
 class TableSource(DataSource):
-    """Rows in memory, or files of them.
+    """Rows in memory, or in files that are given by their paths.
 
     Args:
         tables: task name -> split -> rows (see `as_table`) or the path of a file, such as
@@ -255,7 +255,7 @@ class TableSource(DataSource):
 
 
 def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
-    """The rows of a split; those of a file are read when they are needed."""
+    """The rows of a split as a table, or the path of their file, which is read only when it is needed."""
     if isinstance(rows, str | os.PathLike):
         if expected := path_problem(os.fspath(rows)):
             raise UserError(f"the file of {what} cannot be {brief(rows)}", expected=expected)
@@ -270,7 +270,7 @@ def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
 
 
 class CombinedSource(DataSource):
-    """Several sources; each split of a task is read from the first that has it."""
+    """Several sources; each split of a task is read from the first source that has it."""
 
     def __init__(self, sources: Sequence[DataSource]):
         self._sources = list(sources)
@@ -281,7 +281,7 @@ class CombinedSource(DataSource):
         return f"`mtkd.check_data` lists all problems of {task.name!r}"
 
     def missing(self, task: Task, split: str) -> UserError:
-        """The error for a split that no source has, with the hints of all."""
+        """The error for a split that no source has, with the hints of all sources."""
         error = super().missing(task, split)
         hints = [hint for source in self._sources if (hint := source.missing(task, split).hint)]
         return UserError(error.problem, expected=error.expected, hint="; ".join(dict.fromkeys(hints)))
