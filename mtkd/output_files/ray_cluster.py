@@ -18,15 +18,15 @@ from tasks.common.errors import UserError, reason_of
 @contextlib.contextmanager
 def connected(ray: Any, address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster, or start one on this machine, until the end of the block."""
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    # Ray prints to standard output that a worker has died, but that is for the results of the command
+    previous_handler = signal.getsignal(signal.SIGTERM)
+    # Ray reports dead workers on standard output, which is only for the results of the command
     with contextlib.redirect_stdout(sys.stderr):
-        # Without an address, Ray would connect to the last cluster of this machine, even if it has crashed
+        # Without an address, Ray would connect to the last cluster of this machine, even if that has crashed
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         try:
             _require_server(address)
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError) as error:  # among them Ray's ConnectionError
+        except (OSError, ValueError) as error:  # Ray's ConnectionError is an OSError
             if "AuthenticationError" in str(error.__cause__):
                 raise UserError(
                     f"the Ray cluster at {address!r} requires a token",
@@ -36,20 +36,20 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
                 f"there is no Ray cluster at {address!r}: {reason_of(error)}",
                 hint="start one with `ray start --head`, or leave `address` out",
             ) from error
-        # Ray's handler ends the process before what is unfinished could be tidied up
-        _on_sigterm(_exit_on_signal if on_sigterm == signal.SIG_DFL else on_sigterm)
+        # Ray's own handler would end the process before unfinished files are removed
+        _handle_sigterm(_exit_on_signal if previous_handler == signal.SIG_DFL else previous_handler)
         try:
             yield
         finally:
             ray.shutdown()
-            _on_sigterm(on_sigterm)
+            _handle_sigterm(previous_handler)
 
 
 def _require_server(address: str) -> None:
     """Raise OSError if nothing answers at HOST:PORT; Ray itself would try for many minutes.
 
     Args:
-        address: "auto" is that of the last cluster of this machine, which Ray keeps in a file.
+        address: HOST:PORT, or "auto" for the last cluster of this machine, whose address Ray keeps in a file.
     """
     tmp = os.environ.get("RAY_TMPDIR") or (sys.platform == "linux" and os.environ.get("TMPDIR")) or "/tmp"
     current = Path(tmp, "ray", "ray_current_cluster")
@@ -60,10 +60,12 @@ def _require_server(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _on_sigterm(handler: Any) -> None:
+def _handle_sigterm(handler: Any) -> None:
+    """Set the handler of SIGTERM; only the main thread can."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 
 def _exit_on_signal(number: int, frame: Any) -> None:
+    """Exit by an exception, so that `finally` blocks run."""
     raise SystemExit(128 + number)
