@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from tasks.common.errors import shorten
 from tasks.common.remote import local
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
@@ -61,14 +63,19 @@ class DirectorySource(DataSource):
         path = Path(local(file))
         return not path.is_absolute() or path.resolve().is_relative_to(self.root.resolve())
 
-    def ignored(self, task: Task, split: str) -> str | None:
-        """A warning if the rows of a split come from a file outside this directory, which the task names."""
-        found = self.split_files(task, split)
-        if found is None or self._is_inside(str(found.paths[0])):
+    def ignored(self, splits: Iterable[tuple[Task, str]]) -> str | None:
+        missing, paths = [], []
+        for task, split in splits:
+            files = self.split_files(task, split)
+            if files is None or self._is_inside(str(files.paths[0])):
+                return None
+            missing.append(f"{task.name}/{split}.csv")
+            paths.append(files.display_path)
+        if not missing:
             return None
         return (
-            f"{self.name} has no {task.name}/{split}.csv (or .parquet, .jsonl), so {task.name}/{split} was "
-            f"read from {found.display_path}, which the task names"
+            f"{self.name} has no {shorten(missing)} (or .parquet, .jsonl), so these rows were read from "
+            f"{shorten(paths)}, which the task names"
         )
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
