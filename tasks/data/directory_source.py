@@ -29,7 +29,8 @@ class DirectorySource(DataSource):
     T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
     under another name finds the files of qnli.
 
-    T/<split> takes precedence over a file outside DIR that the task itself names for this split.
+    T/<split> takes precedence over a file outside DIR that the task itself names for this split, and is read
+    if the task names other files, but none for this split.
     """
 
     root: Path
@@ -52,7 +53,7 @@ class DirectorySource(DataSource):
         return None
 
     def _find(self, task: Task, split: str) -> Read | None:
-        if split in task.files and not self._is_inside(task.files[split]):
+        if task.files and not (split in task.files and self._is_inside(task.files[split])):
             for parent in (self.root / "glue" / task.name, self.root / task.name):
                 if read := _locate_file(parent, split, task):
                     return read

@@ -268,6 +268,11 @@ def test_rows_in_the_data_directory_precede_those_of_the_task_file(
         assert [score.rows for score in result.scores] == [1]
         assert not any("topics/validation.csv" in warning for warning in result.warnings)
     assert evaluate(run, str(task), "topics").scores[0].rows > 1
+    with pytest.raises(UserError, match="no split test in"):
+        evaluate(run, str(tmp_path), split="test")
+    shutil.copy(held_out, held_out.with_name("test.csv"))
+    (score,) = evaluate(run, str(tmp_path), split="test").scores
+    assert (score.split, score.rows) == ("test", 1)
 
 
 def test_the_input_of_predict_is_never_overwritten(
