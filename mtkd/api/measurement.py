@@ -115,7 +115,7 @@ def predict(
     `score`, `no_answer_score` and `n_best`. All columns of the rows are kept.
 
     Args:
-        task: may be None if the model has only one.
+        task: None = the model's only task.
         source: the rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
         out: another file; "-" or "/dev/stdout" = standard output.
         format: "jsonl", "csv", "tsv" or "parquet", for files whose names do not say it, and for standard

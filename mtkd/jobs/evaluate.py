@@ -44,7 +44,6 @@ from mtkd.teachers.transformers_checkpoint import (
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import only_contains_models
 from tasks.common.progress import progress
-from tasks.data.directory_source import DirectorySource
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource, open_data
@@ -138,9 +137,8 @@ def evaluate(
         write_predictions(predictions, scores)
     differences = {name: _differences(by_name, _by_task(scores), runs) for name, runs in compared.items()}
     warnings += baseline_warnings(by_name, scores)
-    if isinstance(source, DirectorySource):
-        notes = [source.outside_warning(task, part.split) for task, part in rows]
-        warnings += [note for note in notes if note] if all(notes) else []
+    if ignored := source.outside_warning((task, part.split) for task, part in rows):
+        warnings.append(ignored)
     return Evaluation(scores, reports, skipped, warnings, differences)
 
 

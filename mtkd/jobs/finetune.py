@@ -110,7 +110,7 @@ class _Finetune(TrainingJob):
         self.objective = weigh_classes(labels_objective(), self.settings.train, data)
         train = self.settings.train.with_epochs(data.n_train)
         self.settings = self.settings.model_copy(update={"train": train})
-        self.warnings += [*data.window_warnings, *self.rows.cut_warnings(reader)]
+        self.warnings += [*data.warnings, *data.window_warnings, *self.rows.cut_warnings(reader)]
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), train)
         return model

@@ -23,6 +23,8 @@ def labelled_rows(
     labelled: list[tuple[Task, Rows]] = []
     skipped: dict[str, str] = {}
     for original in tasks:
+        if split == "test" and not original.test:  # a task file names only the splits that it has files of
+            original = replace(original, test=("test",))
         requested_splits = (
             list(original.validation or original.test) if split is None else _named(original, split)
         )

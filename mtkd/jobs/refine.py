@@ -106,7 +106,7 @@ class _Refine(TrainingJob):
         reader = self.model.reader
         self.rows = self.rows.for_reader(reader)
         data = self.rows.data
-        self.warnings += [*data.window_warnings, *self.rows.cut_warnings(reader)]
+        self.warnings += [*data.warnings, *data.window_warnings, *self.rows.cut_warnings(reader)]
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
         self.encoded = self.rows.train(reader)
         self.objective = weigh_classes(labels_objective(), settings.train, data)

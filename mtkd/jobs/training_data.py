@@ -48,7 +48,7 @@ class TrainingData:
     Attributes:
         parts: one entry per task.
         digests: "task/split" -> SHA-256 of the rows.
-        warnings: about the rows without labels.
+        warnings: about the rows without labels, and about data that are not used.
     """
 
     parts: list[TaskData]
@@ -258,6 +258,9 @@ def load_training_data(
             digests[f"{task.name}/{UNLABELLED}"] = digest_rows(added_rows)
             warnings += overlap_warnings(source, task, added_rows, unlabelled.split_of(task))
         parts.append(TaskData(task, train, validation, added))
+    splits = [(part.task, split) for part in parts for split in (part.train.split, *part.validation)]
+    if ignored := source.outside_warning(splits):
+        warnings.append(ignored)
     return TrainingData(parts, digests, warnings)
 
 

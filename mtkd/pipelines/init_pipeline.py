@@ -30,6 +30,7 @@ from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
+from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import require_valid
@@ -253,7 +254,7 @@ def _write(
         if part.path is not None:
             return _path_from(out, part.path)
         sink = pa.BufferOutputStream()
-        pq.write_table(part.raw.table, sink)
+        pq.write_table(part.raw.table.drop_columns(unread_columns(task, part.raw)), sink)
         contents[f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 

@@ -153,13 +153,18 @@ def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
     Args:
         known: the columns of the task that a warning was about; the new ones are added.
     """
-    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title", *known}
-    unused = [name for name in raw.table.column_names if name not in read and not _is_id(name, raw)]
+    unused = [name for name in unread_columns(task, raw) if name not in known]
     known.update(unused)
     return [
         Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
         for name in unused
     ]
+
+
+def unread_columns(task: Task, raw: RawTable) -> list[str]:
+    """The columns that the task does not read, except ids and titles."""
+    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title"}
+    return [name for name in raw.table.column_names if name not in read and not _is_id(name, raw)]
 
 
 def _is_id(name: str, raw: RawTable) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from tasks.common.errors import shorten
 from tasks.common.remote import local
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
@@ -29,7 +31,8 @@ class DirectorySource(DataSource):
     T is first the task's name and then its configuration on the hub, so that a task that extends `qnli`
     under another name finds the files of `qnli`.
 
-    T/<split> takes precedence over a file outside DIR that the task itself names for this split.
+    T/<split> takes precedence over a file outside DIR that the task itself names for this split, and is read
+    if the task names other files, but none for this split.
     """
 
     root: Path
@@ -52,8 +55,7 @@ class DirectorySource(DataSource):
         return None
 
     def _find(self, task: Task, split: str) -> Read | None:
-        """T/<split> takes precedence over a file outside this directory that the task names."""
-        if split in task.files and not self._is_inside(task.files[split]):
+        if task.files and not (split in task.files and self._is_inside(task.files[split])):
             for parent in (self.root / "glue" / task.name, self.root / task.name):
                 if read := _locate_file(parent, split, task):
                     return read
@@ -64,14 +66,19 @@ class DirectorySource(DataSource):
         path = Path(local(file))
         return not path.is_absolute() or path.resolve().is_relative_to(self.root.resolve())
 
-    def outside_warning(self, task: Task, split: str) -> str | None:
-        """A warning if the rows of a split come from a file outside this directory, which the task names."""
-        found = self.split_files(task, split)
-        if found is None or self._is_inside(str(found.paths[0])):
+    def outside_warning(self, splits: Iterable[tuple[Task, str]]) -> str | None:
+        missing, paths = [], []
+        for task, split in splits:
+            files = self.split_files(task, split)
+            if files is None or self._is_inside(str(files.paths[0])):
+                return None
+            missing.append(f"{task.name}/{split}.csv")
+            paths.append(files.display_path)
+        if not missing:
             return None
         return (
-            f"{self.name} has no {task.name}/{split}.csv (or .parquet, .jsonl), so {task.name}/{split} was "
-            f"read from {found.display_path}, which the task names"
+            f"{self.name} has no {shorten(missing)} (or .parquet, .jsonl), so these rows were read from "
+            f"{shorten(paths)}, which the task names"
         )
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:

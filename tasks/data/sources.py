@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -110,6 +110,10 @@ class DataSource(ABC):
             expected=f"one of {', '.join(present)}" if present else None,
             hint=self._search_hint(task, split),
         )
+
+    def outside_warning(self, splits: Iterable[tuple[Task, str]]) -> str | None:
+        """A warning if all these splits come from files outside the source's directory, which tasks name."""
+        return None
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""

@@ -31,6 +31,7 @@ from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, read_predictions
 from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.finetune import finetune
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
@@ -251,6 +252,15 @@ def test_rows_in_the_data_directory_precede_those_of_the_task_file(
     held_out = tmp_path / "topics" / "validation.csv"
     (unused,) = evaluate(run, str(tmp_path), "topics").warnings
     assert "has no topics/validation.csv" in unused and str(task) in unused
+    warned: list[str] = []
+    settings = load_settings("finetune", "finetune", {"train.epochs": 1, "learning_rates": [1e-4]})
+    finetune(
+        Request(str(tmp_path), str(task / "topics.toml"), tmp_path / "fine"),
+        settings,
+        run,
+        warn=warned.append,
+    )
+    assert "has no topics/train.csv, topics/validation.csv" in warned[0]
     held_out.parent.mkdir()
     held_out.write_text("text,label\nthe cat 3,cat\n", encoding="utf-8")
     for spec in (None, str(task / "topics.toml")):
@@ -258,6 +268,11 @@ def test_rows_in_the_data_directory_precede_those_of_the_task_file(
         assert [score.rows for score in result.scores] == [1]
         assert not any("topics/validation.csv" in warning for warning in result.warnings)
     assert evaluate(run, str(task), "topics").scores[0].rows > 1
+    with pytest.raises(UserError, match="no split test in"):
+        evaluate(run, str(tmp_path), split="test")
+    shutil.copy(held_out, held_out.with_name("test.csv"))
+    (score,) = evaluate(run, str(tmp_path), split="test").scores
+    assert (score.split, score.rows) == ("test", 1)
 
 
 def test_the_input_of_predict_is_never_overwritten(

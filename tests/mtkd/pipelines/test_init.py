@@ -92,6 +92,15 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
     assert exported["reviews"].rows == 7
 
 
+def test_the_files_that_init_writes_have_only_columns_that_the_check_knows(tmp_path: Path) -> None:
+    rows = [{**row, "ticket_id": n, "source": "web"} for n, row in enumerate(pocket("sst2", "train")[:60])]
+    mtkd.init_pipeline(write(tmp_path / "reviews.csv", rows), out=tmp_path / "job")
+    report = mtkd.check_data(tasks=str(tmp_path / "job" / "reviews.toml"))
+    assert not any("does not read" in problem.message for problem in report.all_problems)
+    names = pq.read_table(tmp_path / "job" / "reviews-train.parquet").column_names
+    assert "ticket_id" in names and "source" not in names
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"])
 def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: Path) -> None:
     rows = {split: pocket("rte", split)[:20] for split in ("train", "validation", "test")}
