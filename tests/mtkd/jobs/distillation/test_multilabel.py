@@ -66,7 +66,7 @@ def test_a_label_with_a_comma_is_one_label() -> None:
 def test_wrong_and_missing_labels() -> None:
     found = parse(["fruit|stone", "", None, "[1"])
     assert [(problem.row, problem.message.split(";")[0]) for problem in found.problems] == [
-        (0, "label stone"), (1, "no label"), (2, "no label"), (3, "label [1"),
+        (0, "label 'stone'"), (1, "no label"), (2, "no label"), (3, "label '[1'"),
     ]  # fmt: skip
     assert np.isnan(found.values).all()
     found = parse(["fruit", "", None], "test")
