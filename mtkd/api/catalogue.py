@@ -44,11 +44,15 @@ def show_recipe(name: Recipe, settings: Settings | None = None) -> Any:
         settings: dotted setting -> value.
 
     Raises:
-        UserError: an unknown recipe or setting, or a value out of range.
+        UserError: an unknown recipe or setting, a value out of range, or stages that cannot be run.
     """
     from mtkd.recipes import load_settings, recipe_command
+    from mtkd.settings import DistillSettings
 
-    return load_settings(name, recipe_command(name), settings or {})
+    loaded = load_settings(name, recipe_command(name), settings or {})
+    if isinstance(loaded, DistillSettings):
+        loaded.resolved_stages()  # raises the errors
+    return loaded
 
 
 @checked

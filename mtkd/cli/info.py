@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import mtkd
 from mtkd.cli.options import json_option, show, table
 
 if TYPE_CHECKING:
@@ -82,12 +83,12 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 @json_option
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     """Print a recipe. Every line of it can be changed with --set."""
-    from mtkd.recipes import load_settings, recipe_command, recipe_text
+    from mtkd.recipes import recipe_files, recipe_text
     from mtkd.recipes.settings_reference import settings_in_use
 
-    text, command = recipe_text(name), recipe_command(name)
-    # Loading settings imports torch for the losses, which takes seconds.
-    settings = load_settings(name, command, {}) if complete or json_file else None
+    text = recipe_text(name)
+    # Loading settings imports torch for the losses, which takes seconds; the built-in recipes are valid.
+    settings = mtkd.show_recipe(name) if complete or json_file or recipe_files(name) else None
 
     def draw() -> None:
         if settings is None or not complete:

@@ -161,7 +161,8 @@ def model_directory(directory: Path) -> Path:
         raise UserError(
             f"{directory} is a transformers checkpoint, not an mtkd model",
             expected="an mtkd model; `teacher`, `mtkd.evaluate` and `mtkd.bench_inference` take checkpoints",
-            hint=f"distil a student from it: `teacher={str(directory)!r}`",
+            hint=f"fine-tune it on your tasks: `mtkd.refine(encoder={str(directory)!r}, ...)`, or distil a "
+            f"student from it: `teacher={str(directory)!r}`",
         )
     if inside := only_contains_models(directory):
         raise inside

@@ -72,6 +72,23 @@ def test_what_is_no_recipe(text: str, message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train = { lrr = 1 }", "unknown setting"),
+        ('stages.one.terms = ["nope"]', "unknown term of the stage"),
+    ],
+)
+def test_an_invalid_recipe_is_not_shown(
+    text: str, message: str, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(f'extends = "static"\n{text}\n')
+    for words in ([own], [own, "--all"]):
+        refused = mtkd("recipes", "show", *words)
+        assert refused.code == 2 and message in refused.err and not refused.out
+
+
 def test_tables_of_settings_are_merged_into_the_recipe(tmp_path: Path) -> None:
     recipe = mtkd.show_recipe("static")
     shown = mtkd.show_recipe("static", {"train": {"steps": 3}, "student": {"max_length": 32}, "terms": {}})

@@ -434,6 +434,8 @@ def test_a_checkpoint_is_named_where_it_cannot_be_used(
         api.predict(place, None, tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
     with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
         api.export(place, out=tmp_path / "export")
+    with pytest.raises(UserError, match=r"fine-tune it on your tasks: `mtkd\.refine\(encoder="):
+        api.finetune(place, data="pocket", task="sst2", out=tmp_path / "run")
 
 
 def test_soft_labels_beside_teachers(
