@@ -130,7 +130,7 @@ def _named(word: str, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
             hint = by_file or "name one of its tasks, or a task's .toml file"
             raise unknown("task of this model", word, own_tasks, hint=hint)
         if word in (data if isinstance(data, Mapping) else getattr(data, "task_names", ())):
-            hint = f"describe a task of your own: `tasks=mtkd.Task(name={word!r}, ...)`"
+            hint = f"describe a task of your own, and pass it as `tasks`: `mtkd.Task(name={word!r}, ...)`"
         else:
             hint = by_file or "name a task, a group of tasks, or a task's .toml file"
         raise unknown("task", word, {**TASKS, **GROUPS}, hint=hint)

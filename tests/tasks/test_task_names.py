@@ -99,7 +99,8 @@ def test_a_task_of_ones_own_in_memory_is_described() -> None:
         with pytest.raises(UserError) as error:
             resolve("tickets", data=data)
         assert "did you mean" not in error.value.problem, "no name is similar"
-        assert error.value.hint == "describe a task of your own: `tasks=mtkd.Task(name='tickets', ...)`"
+        hint = "describe a task of your own, and pass it as `tasks`: `mtkd.Task(name='tickets', ...)`"
+        assert error.value.hint == hint
 
 
 def test_two_tasks_of_one_name_are_refused(tmp_path):

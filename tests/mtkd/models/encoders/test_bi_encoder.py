@@ -285,7 +285,7 @@ def test_the_default_fits_encoder_and_rows(
     shutil.copytree(sentences / "1_Pooling", family / "1_Pooling")
     assert pairs(family, "rte,stsb", "mpnet") == ("cross-encoder", "mean"), "it cannot be a bi-encoder"
     assert pairs(sentences, "rte,squad_v2", "d") == ("cross-encoder", "mean")
-    monkeypatch.setattr("mtkd.jobs.refine._FEW_ROWS", 20)
+    monkeypatch.setattr("mtkd.jobs.refine.FEW_ROWS", 20)
     assert pairs(sentences, "rte,sst2", "e") == ("cross-encoder", "mean")
     assert pairs(sentences, "rte,stsb", "f") == (["stsb"], "mean"), "scores say how similar two texts are"
     assert pairs(tmp_path / "f", "rte,stsb", "again-2") == (["stsb"], "mean")
