@@ -138,15 +138,9 @@ class TaskDistillation(StagedJob):
             rows = self.rows.train(student.reader, only=probed)
             fitted = fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
         not_copied = [name for name, task in tasks.items() if task.head in self.prepared.not_copied]
-        for start, names in (
-            ("a linear probe", [name for name in not_copied if name in fitted]),
-            ("random weights", [name for name in not_copied if name not in fitted]),
-        ):
-            if names:
-                for_tasks = ", ".join(names)
-                say(
-                    f"the teacher has no head to copy for {for_tasks}: the student's head starts from {start}"
-                )
+        for name in not_copied:
+            start = "a linear probe" if name in fitted else "random weights"
+            say(f"the teacher has no head to copy for {name}: the student's head starts from {start}")
 
     def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
         """The tasks whose heads start from a linear probe."""
@@ -191,9 +185,7 @@ class TaskDistillation(StagedJob):
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
         warnings: list[str] = []
-        if (
-            not self.prepared.teachers
-        ):  # with a store, no teacher is loaded: use its scores from `mtkd refine`
+        if not self.prepared.teachers:  # a store has none: use the scores from `mtkd refine`
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_constant("the teacher", scores)
         for teacher in self.prepared.teachers:
