@@ -31,6 +31,7 @@ def _table(columns: dict[str, Any]) -> bytes:
 
 
 WHOLE = "".join(_line(text=f"row {n}", label="ab"[n % 2]) for n in range(20))
+PACKED = gzip.compress(WHOLE.encode(), mtime=0)
 
 
 # Files of rows with a text and a label: suffix, content, whether they must be refused.
@@ -73,10 +74,10 @@ TABLES: dict[str, tuple[str, Any, bool]] = {
     "parquet label inf": (".parquet", lambda: _table({"text": ["a"], "label": [float("inf")]}), True),
     "parquet empty": (".parquet", lambda: _table({}), True),
     "gz not": (".jsonl.gz", WHOLE, True),
-    "gz cut": (".jsonl.gz", gzip.compress(WHOLE.encode())[:-12], True),
-    "gz trailing": (".jsonl.gz", gzip.compress(WHOLE.encode()) + b"xx", True),
-    "gz damaged": (".jsonl.gz", gzip.compress(WHOLE.encode())[:20] + b"\x00\xff" * 20, True),
-    "gz crc": (".jsonl.gz", gzip.compress(WHOLE.encode())[:-8] + b"\x00" * 8, True),
+    "gz cut": (".jsonl.gz", PACKED[:-12], True),
+    "gz trailing": (".jsonl.gz", PACKED + b"xx", True),
+    "gz damaged": (".jsonl.gz", PACKED[:20] + b"\x00\xff" * 20, True),
+    "gz crc": (".jsonl.gz", PACKED[:-8] + b"\x00" * 8, True),
     "gz csv": (".csv.gz", b"", True),
 }  # fmt: skip
 
