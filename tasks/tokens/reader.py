@@ -77,14 +77,15 @@ class Reader:
             )
         return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
 
-    def reads_like(self, other: Reader) -> bool:
-        """True if both readers produce the same inputs from the same rows."""
-        return (self.tokeniser.digest, self.input_format, self.side_by_side, self.max_length) == (
-            other.tokeniser.digest,
-            other.input_format,
-            other.side_by_side,
-            other.max_length,
-        )
+    def reads_like(self, other: Reader, n_texts: int = 2) -> bool:
+        """True if both readers produce the same inputs from the same rows, which have 1 or 2 texts."""
+        return self._produces(n_texts) == other._produces(n_texts)
+
+    def _produces(self, n_texts: int) -> tuple[object, ...]:
+        """What decides about the inputs; a single text has no other beside it."""
+        alone = n_texts == 1 and self.input_format == "side-by-side"
+        input_format = "joined" if alone else self.input_format
+        return self.tokeniser.digest, input_format, self.side_by_side, self.max_length
 
     def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n,) tokens per row after truncation, special tokens included; rows are grouped by this length."""

@@ -104,19 +104,20 @@ def _check_readers(
     """Check that the student reads like the teachers that it is compared with token by token."""
     if validated.manifest and validated.teacher:
         length = validated.manifest.contents.max_length
-        names = [task.name for task in validated.tasks]
         reader = validated.teacher.config.reader(teacher_tokeniser, validated.tasks, length)
-        compared = [(name, reader) for name in names if validated.aligned]
+        compared = [(task, reader) for task in validated.tasks if validated.aligned]
     else:
         aligned = [teacher for teacher in teachers if validated.aligned_with(teacher.tasks)]
         by_name = {task.name: task for task in validated.tasks}
-        compared = [(n, teacher.model.reader_of(by_name[n])) for teacher in aligned for n in teacher.tasks]
-    for name, reader in compared:
-        teacher_reader, read_by_student = reader.for_task(name), student_reader.for_task(name)
-        if not read_by_student.reads_like(teacher_reader):
+        compared = [
+            (by_name[n], teacher.model.reader_of(by_name[n])) for teacher in aligned for n in teacher.tasks
+        ]
+    for task, reader in compared:
+        teacher_reader, read_by_student = reader.for_task(task.name), student_reader.for_task(task.name)
+        if not read_by_student.reads_like(teacher_reader, len(task.columns)):
             raise UserError(
-                f"a term of {validated.settings.name} compares teacher and student token by token, but the "
-                f"teacher reads {_describe_reader(teacher_reader)}, and the student "
+                f"a term of {validated.settings.name} compares teacher and student token by token, but on "
+                f"{task.name} the teacher reads {_describe_reader(teacher_reader)}, and the student "
                 f"{_describe_reader(read_by_student)}",
                 hint="use a Transformer student with the teacher's vocabulary and "
                 "`student.transformer.pairs=auto`, or a teacher that was refined with "

@@ -169,6 +169,27 @@ def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_
     assert set(student.scores) == {"sst2", "rte"}
 
 
+@pytest.mark.parametrize("order", [("sst2", "rte"), ("rte", "sst2")])
+def test_hidden_states_of_a_bi_encoder_and_of_a_teacher_of_single_texts(
+    tiny_encoder: Path, tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """A single text is the same input to both, so a student that reads pairs side by side can learn from both."""
+    data = {"data": "pocket", "limit": 16, "eval_limit": 16}
+    teachers: dict[str, Any] = {
+        name: api.refine(
+            str(tiny_encoder), tasks=name, out=tmp_path / name, settings={"pairs": pairs}, epochs=1, **data
+        )
+        for name, pairs in (("sst2", "cross-encoder"), ("rte", "bi-encoder"))
+    }
+    teacher = {name: teachers[name].path for name in order}
+    student = api.distill(
+        "tinybert-4", teacher=teacher, tasks=list(order), out=tmp_path / "run",
+        settings=TINYBERT, **SHORT,
+    )  # fmt: skip
+    assert set(student.scores) == {"sst2", "rte"}
+    assert student.module.encoder.config.pairs == "bi-encoder"
+
+
 def test_a_student_of_a_model_in_memory_starts_from_its_weights(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -238,7 +259,7 @@ def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
     roberta = save_checkpoint("Roberta", layers=3, **NEGATIVE_LAST)
     student = MultiTaskModel.load(tiny_teacher)
     student.set_max_length(24)
-    with pytest.raises(UserError, match=r"token by token, but the teacher\s+reads .* 400 ids"):
+    with pytest.raises(UserError, match=r"token by token, but on sst2\s+the\s+teacher\s+reads .* 400 ids"):
         api.distill(
             "tinybert-4", teacher=roberta, student=student, tasks="sst2", out=tmp_path / "run",
             **SHORT,
