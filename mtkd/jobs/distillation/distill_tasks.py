@@ -138,9 +138,10 @@ class TaskDistillation(StagedJob):
             rows = self.rows.train(student.reader, only=probed)
             fitted = fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
         not_copied = [name for name, task in tasks.items() if task.head in self.prepared.not_copied]
+        source = "the first teacher" if len(self.validated.members) > 1 else "the teacher"
         for name in not_copied:
             start = "a linear probe" if name in fitted else "random weights"
-            say(f"the teacher has no head to copy for {name}: the student's head starts from {start}")
+            say(f"{source} has no head to copy for {name}: the student's head starts from {start}")
 
     def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
         """The tasks whose heads start from a linear probe."""
