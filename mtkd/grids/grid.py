@@ -275,7 +275,7 @@ class Grid(Strict):
             raise UserError(f"train.seed = {seeds[0]} has no effect", hint=hint)
         if cell.then:
             load_settings(cell.then.recipe, "finetune", cell.then.set)
-        if cell.steps_of:
+        if cell.steps_of is not None:
             others = [other for other in self.cells if other != name and not self.cells[other].steps_of]
             if cell.steps_of in self.cells and cell.steps_of not in others:
                 raise UserError(

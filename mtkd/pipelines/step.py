@@ -13,6 +13,7 @@ import click
 from mtkd.api.training_request import SHORTHANDS, load_recipe
 from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
+from mtkd.device import find_device
 from mtkd.grids import load_grid
 from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
 from mtkd.recipes import parse_set
@@ -149,6 +150,7 @@ def check_step(step: Step) -> dict[str, Any]:
         hint = f"`mtkd {step.command} --help`"
         raise UserError(found.problem, expected=found.expected, hint=hint) from error
     check_json_target(command, params)
+    find_device(params.get("device"))
     if step.command == "compare":
         load_grid(params["grid"], {}, {}, params["without"])
     if step.command in TRAINS:
@@ -175,6 +177,8 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
     for item in values:
         if isinstance(item, bool | dict | list):
             raise UserError(f"{name} = {item!r}", expected="a number or text")
+        if isinstance(item, str) and not item.strip():
+            raise UserError(f"{name} = {item!r}", expected="a value", hint="leave out this line")
         if isinstance(param, click.Option):
             yield f"--{name}"
         yield str(item)

@@ -30,7 +30,7 @@ from tasks.common.urls import with_urls
 
 MAX_EXACT_INTEGER = 2**53  # integers that any JSON reader keeps exactly
 Count = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER)]
-Seed = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER)]
+Seed = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER, strict=True)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Layer = Annotated[int, Field(ge=0, le=1000)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # layers

@@ -173,7 +173,7 @@ def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_
 def test_hidden_states_of_a_bi_encoder_and_of_a_teacher_of_single_texts(
     tiny_encoder: Path, tmp_path: Path, order: tuple[str, str]
 ) -> None:
-    """A single text is the same input to both, so a student that reads pairs side by side can learn from both."""
+    """A single text is the same input to both: a student that reads pairs side by side learns from both."""
     data = {"data": "pocket", "limit": 16, "eval_limit": 16}
     teachers: dict[str, Any] = {
         name: api.refine(

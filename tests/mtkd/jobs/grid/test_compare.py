@@ -360,6 +360,18 @@ def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
         load_grid("mlkd-table-77", {}, {})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"seeds": ["1"]}, "seeds.0"), ({"cells": {"a": {"steps_of": ""}}}, r"unknown cell \(steps_of\) ''")],
+)
+def test_seeds_are_numbers_and_steps_of_names_a_cell(
+    tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load_grid(str(tmp_path / "grid.toml"), wrong, {})
+
+
 def test_task_files_are_found_beside_a_grid_unless_they_are_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
