@@ -191,7 +191,7 @@ def _steps_note(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     for name, total in totals.items():
         n_runs = len(grid.specs_of(name))
         listed.append(f"{name} {total / n_runs:,.0f}" + (f" in each of {n_runs} runs" if n_runs > 1 else ""))
-    return [f"The cells did not train for the same number of steps with each seed: {', '.join(listed)}."]
+    return [f"The cells trained for different numbers of steps per seed: {', '.join(listed)}."]
 
 
 def _teacher_row(
