@@ -68,7 +68,7 @@ moods = [
 ]
 mood = mtkd.Task(name="mood", kind="classify", columns=("text",), labels=("negative", "positive"))
 data = {"mood": {"train": moods, "validation": moods[::3]}}
-mood_teacher = mtkd.refine("minilm", data=data, tasks=mood, out=f"{runs}/mood-teacher", epochs=5, batch=8)
+mood_teacher = mtkd.refine("minilm", data=data, tasks=mood, out=f"{runs}/mood-teacher", epochs=2, batch=8)
 mood_student = mtkd.distill(
     "mkd-transformer",
     teacher=mood_teacher,
@@ -77,7 +77,7 @@ mood_student = mtkd.distill(
     out=f"{runs}/mood-student",
     losses={"cosine": Cosine(), "labels": mtkd.losses.Labels()},
     init="teacher",
-    epochs=6,
+    epochs=4,
     lr=3e-4,
     batch=8,
 )

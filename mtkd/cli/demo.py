@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
     "steps.distilled.steps": 6,
     "steps.distilled.unlabelled": {"sst2": "unlabelled", "mrpc": "unlabelled"},
     "steps.distilled.unlabelled-limit": 32,
+    "steps.finetuned.epochs": 1,
 }
 
 
