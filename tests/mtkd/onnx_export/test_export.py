@@ -135,6 +135,8 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
         OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
     with pytest.raises(UserError, match="has no effect without"):
         mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
+    with pytest.raises(UserError, match="no task is named"):
+        mtkd.export(tiny_teacher, out=tmp_path / "z", tasks=[])
     with pytest.raises(UserError, match="is not an mtkd export"):
         OnnxModel(tiny_teacher)
 

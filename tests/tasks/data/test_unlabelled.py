@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.checks.overlap import overlap_warnings
+from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError
 from tasks.common.mapped import MappedTexts, mapped
 from tasks.data import file_readers, unlabelled
@@ -226,6 +226,15 @@ def test_rows_that_are_also_validation_or_test_rows_are_counted() -> None:
     assert len(overlap_warnings(source, PAIR, rows, "test")) == 1
     a, b = pa.array(["x", "xy"]), pa.array(["yz", "z"])
     assert len(row_keys([a, b]).unique()) == 2
+
+
+def test_validation_rows_that_are_training_rows_are_counted() -> None:
+    train = train_rows()
+    half = train_rows(columns={"a": ["x", "new"], "b": ["1", "2"], "label": [0, 1]})
+    assert trained_warnings(train, {"validation": half}) == []
+    assert trained_warnings(train, {"validation_a": train.slice(1, 3), "validation_b": half}) == [
+        "100% of the rows of pair/validation_a are also training rows, so scores on it may be too high"
+    ]
 
 
 def test_mapped_columns_are_what_was_added(monkeypatch: pytest.MonkeyPatch, minilm: Tokeniser) -> None:
