@@ -102,8 +102,8 @@ class MaskedLM:
     def _whole_words(self) -> tuple[list[str], np.ndarray]:
         """The words that are one token, and their ids."""
         hf = self.tokeniser.hf
-        tokens = hf.convert_ids_to_tokens(list(range(len(hf))))
-        texts = [hf.convert_tokens_to_string([token]).strip() for token in tokens]
+        tokens = hf.convert_ids_to_tokens(list(range(self.tokeniser.vocab_size)))
+        texts = [hf.convert_tokens_to_string([token or ""]).strip() for token in tokens]
         likely = [n for n, text in enumerate(texts) if _is_word(text)]
         encoded = self._tokens([texts[n] for n in likely])
         single_token = [n for position, n in enumerate(likely) if encoded.row(position).tolist() == [n]]

@@ -51,7 +51,7 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = (), data: Any = None) -> lis
                 )
     if not chosen:
         raise UserError(
-            f"there is no task {describe(spec)!r}",
+            f"no task is named in {spec!r}" if spec else "no task is named",
             expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())

@@ -57,7 +57,8 @@ def export(
 
     Raises:
         UserError: no such model or task, `out` holds something else, a package is missing, the logits of
-            the fp32 graphs differ by more than 0.0001, or an int8 export scores too low.
+            the fp32 graphs differ by more than 0.0001 (of the largest logit, if that is above 1), or an int8
+            export scores too low.
     """
     from mtkd.api.model import path_or_module
     from mtkd.jobs.export import export as export_model

@@ -44,7 +44,7 @@ def suggest_students(
         max_mb: the maximum size of its weights in MB (10^6 bytes), in fp32 unless `int8`.
         int8: `max_mb` limits the size of an int8 export, which is about a quarter of the fp32 weights.
         data: the training rows; with them, BiLSTM and static students are also timed with a vocabulary pruned
-            to the tokens of these rows (`student.vocabulary=pruned`).
+            to the tokens of these rows (`student.vocabulary=pruned`). Not needed for task files with [files].
         tasks: by default those of the teacher.
         unlabelled: text without labels of these tasks; see `mtkd.distill`.
         seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after one more.

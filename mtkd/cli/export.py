@@ -47,8 +47,9 @@ def export(model: Path, json_file: str | None, **options: Any) -> None:
     """Write a model as ONNX graphs, which run without torch, or as a transformers checkpoint.
 
     The logits of the fp32 graphs are compared with those of the model at several lengths and batch sizes.
-    Nothing is written if they differ by more than 0.0001. With --int8, nothing is written if a task's score
-    falls by more than --max-drop points even if the heads and last layers stay in fp32.
+    Nothing is written if they differ by more than 0.0001 (of the largest logit, if that is above 1). With
+    --int8, nothing is written if a task's score falls by more than --max-drop points even if the heads and
+    last layers stay in fp32.
 
     `mtkd evaluate`, `predict` and `bench inference` take the directory as --model; `mtkd.runtime.OnnxModel`
     runs it in Python without torch.

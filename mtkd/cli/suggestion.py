@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 def suggest(json_file: str | None, **options: Any) -> None:
     """Time students of several shapes against the teacher, and print those that reach the targets.
 
-    Nothing is trained: students with random weights are timed, in about a minute. With --data, students
-    whose vocabulary is pruned to the tokens of these rows are timed, too. The exit code is also 0 if no
-    student reaches the targets; the closest one is then printed.
+    Nothing is trained: students with random weights are timed, in about a minute. With training rows
+    (--data, or task files with [files]), students whose vocabulary is pruned to the tokens of these rows
+    are timed, too. The exit code is also 0 if no student reaches the targets; the closest one is then
+    printed.
     """
     from mtkd.jobs.suggest import NOTE
 

@@ -167,7 +167,7 @@ def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
 
 def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:
     """The tasks to export; UserError if there are none, or if the model has no head for one."""
-    tasks = resolve(spec, model.tasks.values()) if spec else list(model.tasks.values())
+    tasks = resolve(spec, model.tasks.values()) if spec is not None else list(model.tasks.values())
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
     model.require_heads(tasks, "the model")

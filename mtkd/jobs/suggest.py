@@ -110,10 +110,11 @@ def suggest(
     Args:
         settings: its `task` is not used.
         int8: `max_mb` limits the size of an int8 export (a quarter of fp32), not that of the fp32 weights.
-        data, tasks, unlabelled: the training rows for students with a pruned vocabulary; None = without them.
+        data, tasks, unlabelled: the training rows for students with a pruned vocabulary; they are not needed
+            if all `tasks` are task files with [files]. None = without them.
 
     Raises:
-        UserError: the teacher is unknown or not a Transformer, or `data` is invalid.
+        UserError: the teacher is unknown or not a Transformer, or the rows are invalid.
     """
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
@@ -122,14 +123,21 @@ def suggest(
     student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
     task_spec = tasks if tasks is not None else teacher_tasks or None
     model.set_tasks(student_tasks)
-    pruned = _pruned(model.tokeniser, student_tasks, data, unlabelled)
+    own_rows = data is None and tasks is not None and all(task.files for task in student_tasks)
+    if data is None and not own_rows and unlabelled and unlabelled.files:
+        raise UserError(
+            "`unlabelled` has no effect without training rows",
+            hint="pass `data='DIR'`, or task files with [files] as `tasks`",
+        )
+    has_rows = own_rows or data is not None
+    pruned = _pruned(model.tokeniser, student_tasks, data, unlabelled) if has_rows else None
     recipes, student_models = _students(ref, model, student_tasks, pruned)
     models = {teacher: model, **student_models}
     times = _times(models, settings)
     parameters = {name: count_parameters(model).total for name, model in models.items()}
     megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
     sizes = {name: size / 4 if int8 else size for name, size in megabytes.items()}
-    row_options = _rows_of_command(data, task_spec, unlabelled)
+    row_options = _rows_of_command([] if own_rows else data, task_spec, unlabelled)
     is_teacher = ref.saved is not None or checkpoint_directory(teacher) is not None
     trained_teacher = teacher if is_teacher else "runs/teacher"
     students: list[SuggestedStudent] = []
@@ -156,7 +164,7 @@ def suggest(
         )
     reached = any(student.within_targets for student in students)
     nearest = min(students, key=lambda s: _shortfall(s.speed, sizes[s.name], target_speedup, max_mb))
-    options = [*_rows_of_command(data, task_spec, None), "--out", trained_teacher]
+    options = [*_rows_of_command([] if own_rows else data, task_spec, None), "--out", trained_teacher]
     return Suggestions(
         teacher,
         settings.batch / statistics.median(times[teacher]),
@@ -240,9 +248,7 @@ def _build(
 def _pruned(
     tokeniser: Tokeniser, tasks: list[Task], data: Any, unlabelled: UnlabelledRequest | None
 ) -> Tokeniser | None:
-    """The tokeniser with the tokens of the training rows; None without data, or if it cannot be pruned."""
-    if data is None:
-        return None
+    """The tokeniser with the tokens of the training rows; None if it cannot be pruned."""
     source = open_data(data)
     unlabelled = unlabelled or UnlabelledRequest()
     trained = trainable_tasks(tasks)

@@ -10,7 +10,7 @@ from typing import Any
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
 from tasks.checks.data_quality import CUT_SHARE, cut_message
-from tasks.checks.overlap import overlap_warnings
+from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
 from tasks.data.corpus_reader import corpus_rows
 from tasks.data.loading import digest_rows, load_rows, sample_rows
@@ -250,6 +250,7 @@ def load_training_data(
         elif corpus and not tasks_with_questions:
             train = add_copies(corpus, source, task, everything, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
+        warnings += trained_warnings(everything, validation)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
         train, added = unlabelled.append(source, task, train) if unlabelled else (train, 0)

@@ -6,6 +6,7 @@ import contextlib
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtkd.output_files.safetensors_shards import read_header
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, counted, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
 from tasks.common.records import Record, read_record
@@ -27,6 +28,7 @@ _REFUSED = "the weights in {} cannot be used"
 _EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
 _HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "
 _HINT += "which writes safetensors"
+_OF_ONE_MODEL = "use the config.json and the weights of one model"
 
 
 def find_weights(name: str, local_files_only: bool) -> Path:
@@ -70,6 +72,7 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
     """
 
     fixed = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    fixed["ignore_mismatched_sizes"] = True  # they are refused below, by an error that names them
 
     def load(location: str, local_files_only: bool) -> Any:
         file = find_weights(location, local_files_only)
@@ -85,8 +88,27 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
             return loaded
 
     loaded: tuple[Any, dict[str, Any]] = load_named(load, name, what)
-    refuse_not_finite(loaded[0], name)
-    return loaded[0], set(loaded[1]["missing_keys"])
+    model, found = loaded
+    for key, stored, expected in sorted(found["mismatched_keys"]):
+        shapes = f"{key} has the shape {tuple(stored)}, not {tuple(expected)}"
+        raise UserError(f"the weights of {name} do not fit its config.json: {shapes}", hint=_OF_ONE_MODEL)
+    if "config" not in options:  # with one of its own, the caller may want fewer layers
+        _refuse_further_layers(model, found["unexpected_keys"], name)
+    refuse_not_finite(model, name)
+    return model, set(found["missing_keys"])
+
+
+def _refuse_further_layers(model: nn.Module, unexpected: Iterable[str], name: str) -> None:
+    """Check that the file has no layers beyond those of the model, which would be left out silently."""
+    lists = {layers for layers, part in model.named_modules() if isinstance(part, nn.ModuleList)}
+    for key in sorted(unexpected):
+        if (match := re.match(r"(.+)\.(\d+)\.", key)) and match[1] in lists:
+            number = len(model.get_submodule(match[1]))  # type: ignore[arg-type]
+            if int(match[2]) >= number:
+                raise UserError(
+                    f"the weights of {name} have {key}, but its config.json has {counted(number, 'layer')}",
+                    hint=_OF_ONE_MODEL,
+                )
 
 
 def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:

@@ -34,7 +34,7 @@ def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
             f"{file} has no vector for any of the {n_words:,} words of the vocabulary",
             expected="a text file of word vectors (word2vec, GloVe), with lower-case words",
         )
-    table = torch.empty(len(ids), vectors.shape[1]).normal_(std=STD)
+    table = torch.empty(tokeniser.vocab_size, vectors.shape[1]).normal_(std=STD)
     table[[ids[word] for word in words]] = torch.from_numpy(vectors.copy())
     say(f"{len(words):,} of the {n_words:,} words of the vocabulary start from the vectors in {file}")
     return table

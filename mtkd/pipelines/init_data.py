@@ -78,7 +78,8 @@ def read_parts(
         _add(splits, "validation", _file(Path(validation)))
     others += [_file(Path(path)) for path in unlabelled]
     if "train" not in splits:
-        raise UserError(f"none of {', '.join(names)} is for training", hint="name the training file, too")
+        problem = f"none of {', '.join(names)} is for training" if names else "no data is named"
+        raise UserError(problem, hint="name the training file, too" if names else "name a file of rows")
     return splits, others
 
 

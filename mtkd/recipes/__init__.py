@@ -11,13 +11,16 @@ from copy import deepcopy
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtkd.setting_errors import validate
 from mtkd.settings import COMMANDS
 from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import require_file
 from tasks.common.records import plain_toml, read_toml
+
+if TYPE_CHECKING:
+    from mtkd.models.encoders.encoder import StudentSettings
 
 
 def recipe_names(command: str = "distill") -> list[str]:
@@ -109,7 +112,22 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     for key, value in overrides.items():
         if value != {} or not _table(values, *key.split(".")):  # an empty table changes nothing
             assign_setting(values, key, value)
-    return validate(COMMANDS[command], values)
+    settings = validate(COMMANDS[command], values)
+    if student := getattr(settings, "student", None):
+        _refuse_other_kinds(student, overrides)
+    return settings
+
+
+def _refuse_other_kinds(student: StudentSettings, overrides: Mapping[str, Any]) -> None:
+    """Check that no override is a setting of another kind of student; recipes may have such settings."""
+    for key, value in overrides.items():
+        section, _, rest = key.partition(".")
+        table, _, setting = rest.partition(".")
+        if section == "student" and setting and table not in type(student).model_fields:
+            raise UserError(
+                f"`{key}={value}` has no effect: the student of this recipe is of kind {student.kind!r}",
+                hint="use a recipe for this kind of student, or change `student.kind`, too",
+            )
 
 
 def _table(values: dict[str, Any], *path: str) -> dict[str, Any]:

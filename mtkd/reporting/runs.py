@@ -99,7 +99,7 @@ def run_directories(paths: Sequence[Path]) -> list[Path]:
     files = {file.resolve() for path in paths for file in path.rglob(RUN_FILE)}
     if not files:
         raise UserError(
-            f"no run in {', '.join(map(str, paths))}",
+            f"no run in {', '.join(map(str, paths))}" if paths else "no run is named",
             expected="run directories of mtkd refine, distill or finetune, or directories that contain some",
         )
     return sorted(file.parent for file in files)

@@ -122,7 +122,7 @@ class CheckpointRef(TeacherRef):
         order: tuple[int, ...] = ()
         warning = None
         if not task.type.predicts_spans:
-            outputs = [str(hf.id2label[number]) for number in range(hf.num_labels)]
+            outputs = [str(hf.id2label.get(number, f"LABEL_{number}")) for number in range(hf.num_labels)]
             order, warning = label_order(f"the checkpoint {name}", task, outputs, labels)
         elif labels is not None:
             label_order(f"the checkpoint {name}", task, (), labels)
@@ -184,7 +184,14 @@ class CheckpointRef(TeacherRef):
         info = replace(self.saved.info, max_length=max_length or 8)
         model = CheckpointModel(classifier, self.task, self._tokeniser, info, self.order)
         if max_length is None:
-            longest = min(self._tokeniser.hf.model_max_length, model.encoder.positions or _LONGEST)
+            limit = self._tokeniser.hf.model_max_length
+            if not isinstance(limit, int | float) or not limit > 0:
+                raise UserError(
+                    f"the tokeniser of {self.name}: model_max_length = {limit!r} is not valid",
+                    expected="a number of tokens",
+                    hint="correct it in tokenizer_config.json",
+                )
+            longest = int(min(limit, model.encoder.positions or _LONGEST))
             model.set_max_length(longest if longest < 1 << 20 else _LONGEST)
         return model.eval()
 
@@ -279,7 +286,8 @@ def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:
         )
     several = getattr(hf, "problem_type", None) == "multi_label_classification"
     single = getattr(hf, "problem_type", None) == "single_label_classification"
-    if (several and task.kind != "multilabel") or (single and task.kind == "multilabel"):
+    scores = getattr(hf, "problem_type", None) == "regression" and task.kind in ("classify", "multilabel")
+    if scores or (several and task.kind != "multilabel") or (single and task.kind == "multilabel"):
         raise UserError(
             f"the checkpoint {name} was trained for {hf.problem_type}, but the task {task.name!r} is of "
             f"type {task.kind}",

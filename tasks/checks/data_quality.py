@@ -162,9 +162,8 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     if not task.type.predicts_spans and share:
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
-        messages.append(
-            cut_message(f"the rows{of}", share, f"{max_length} tokens", "by the default tokenizer")
-        )
+        most = f"{max_length} tokens by the default tokenizer"
+        messages.append(cut_message(f"the rows{of}", share, most))
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
     foreign = (letters - latin) / max(1, letters)
     unknown = np.mean(np.concatenate(ids) == _default_tokenizer().token_to_id("[UNK]"))

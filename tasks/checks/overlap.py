@@ -1,8 +1,9 @@
-"""Rows without labels whose texts are also validation or test rows."""
+"""Training rows and rows without labels whose texts are also validation or test rows."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,6 +12,30 @@ from tasks.common.errors import UserError, counted
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.task import Task
+
+MOST_TRAINED = 0.5  # the share of validation rows that may be training rows
+
+
+def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
+    """A warning for each validation split most of whose rows are training rows, as if it were the same file.
+
+    Args:
+        train: all training rows.
+        validation: split -> its rows, or a sample of them.
+    """
+    seen = RowHashes()
+    for part in train.parts():
+        seen.add(hash_rows(part.texts))
+    hashes = seen.distinct()
+    shares = {
+        split: float(contained(hash_rows(rows.texts), hashes).mean()) for split, rows in validation.items()
+    }
+    return [
+        f"{share:.0%} of the rows of {train.task}/{split} are also training rows, "
+        "so scores on it may be too high"
+        for split, share in shares.items()
+        if share > MOST_TRAINED
+    ]
 
 
 def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:

@@ -102,7 +102,8 @@ def did_you_mean_path(path: Path) -> str:
 
 def reason_of(error: Exception) -> str:
     """The reason that an error gives, in one line; many errors of other packages give hardly any."""
-    text = str(error).strip().split("\n")[0]
+    first, *more = str(error).strip().split("\n")
+    text = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
     if isinstance(error, KeyError):
         return f"{text} is missing or unknown"
     if isinstance(error, TypeError | AttributeError):

@@ -38,7 +38,8 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
     searched = dict.fromkeys([*directories, *beside])
     names = [entry.name for directory in searched if directory.is_dir() for entry in directory.iterdir()]
-    near = difflib.get_close_matches(file.name, [name for name in names if name != file.name], n=1)
+    found = [name for name in names if any((f / file.with_name(name)).exists() for f in (*folders, *beside))]
+    near = difflib.get_close_matches(file.name, [name for name in found if name != file.name], n=1)
     problems = (not_regular(directory / file.name) for directory in directories)
     if problem := next(filter(None, problems), None):
         return UserError(

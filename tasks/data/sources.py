@@ -267,9 +267,18 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 
 def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
-    """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`."""
+    """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`.
+
+    The name of a file stands for this file, even if it contains characters of a pattern: "rows [1].csv".
+    """
     usable = [pattern for pattern in map(local, patterns) if root is not None or Path(pattern).is_absolute()]
-    return [Path(path) for pattern in usable for path in sorted(glob.glob(str((root or Path()) / pattern)))]
+    folder = root or Path()
+    files: list[Path] = []
+    for pattern in usable:
+        named = os.path.exists(folder / pattern)  # no error for names that are too long
+        matching = glob.glob(str(Path(glob.escape(str(folder))) / pattern))
+        files += [folder / pattern] if named else map(Path, sorted(matching))
+    return files
 
 
 def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:

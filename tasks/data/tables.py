@@ -51,7 +51,8 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         table = without_views(_convert(rows, list(columns)))
     except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
-        text = str(error) if len(error.args) < 2 else "; ".join(map(str, error.args))
+        in_parts = len(error.args) > 1 and not isinstance(error, UnicodeError)
+        text = "; ".join(map(str, error.args)) if in_parts else str(error)
         reason = "lists inside each other" if deep else text.strip().split("\n")[0]
         raise UserError(
             f"{what} cannot be read ({type(rows).__name__}): {reason}",

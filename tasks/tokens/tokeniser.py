@@ -43,7 +43,7 @@ class Tokeniser:
     Attributes:
         hf: the wrapped tokeniser.
         digest: SHA-256 of everything that determines token ids and token type ids.
-        vocab_size: number of ids, added tokens included.
+        vocab_size: the largest id plus 1. If a vocab.txt repeats a word, there are fewer tokens than ids.
         pad_id, unknown_id: ids of the padding and unknown tokens.
         mask_token: the text of the mask token.
         word_local: True if no token depends on text beyond the nearest spaces (U+0020).
@@ -69,7 +69,7 @@ class Tokeniser:
                 expected="a vocabulary with a token for unknown words",
                 hint="add it, or restore the files of the tokeniser",
             )
-        self.vocab_size: int = len(hf)
+        self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values())
         self.pad_id: int = hf.pad_token_id
         self.unknown_id: int = hf.unk_token_id
         self.mask_token: str = str(hf.mask_token)

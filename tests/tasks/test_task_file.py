@@ -73,6 +73,9 @@ def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=wrong):
             load_rows(open_data(data), task, "train")
         assert any(re.search(wrong, str(p)) for p in report_on(open_data(data), [task]).all_problems)
+    gone = load(tmp_path, GOOD + '[files]\ntrain = "/gone/trian.csv"\nvalidation = "train.csv"\n')
+    with pytest.raises(UserError, match=r"'/gone/trian\.csv' of own/train does not exist\n"):
+        load_rows(open_data(None), gone, "train")
 
 
 def test_without_data_only_the_files_of_tasks_are_read(tmp_path: Path) -> None:

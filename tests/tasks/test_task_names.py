@@ -80,7 +80,8 @@ def test_own_task_mixes_with_names(tmp_path):
     [
         ("rt", ["unknown task 'rt'", "did you mean 'rte'"]),
         ("rte,paraphrases", ["'paraphrases'", "did you mean 'paraphrase'"]),
-        (" , ", ["there is no task", "cola"]),
+        (" , ", ["no task is named in ' , '", "cola"]),
+        ([], ["no task is named", "cola"]),
         ("nowhere/mine.toml", ["nowhere/mine.toml"]),
         (".", ["unknown task '.'"]),
         ("/", ["unknown task '/'"]),

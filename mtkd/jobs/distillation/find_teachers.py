@@ -63,10 +63,18 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
 
 
 def _not_blank(teacher: Any, task: str | None = None) -> Any:
-    """The teacher; raises UserError for an empty name, which would be the current directory."""
+    """The teacher; raises UserError for several in one name, and for an empty name."""
+    of_task = f" for the task {task!r}" if task else ""
     if isinstance(teacher, str) and not teacher.strip():
-        of_task = f" for the task {task!r}" if task else ""
         raise UserError(f"`teacher` has an empty name{of_task}", expected="a directory or name")
+    if isinstance(teacher, str) and "," in teacher and not Path(teacher).exists():
+        parts = teacher.split(",")
+        if all(part and Path(part).is_dir() for part in parts):
+            each = ",".join(f"{task or 'TASK'}={part}" for part in parts)
+            raise UserError(
+                f"`teacher` names {len(parts)} directories{of_task} in one value: {teacher}",
+                hint=f"name the task of each: `teacher={each!r}`",
+            )
     return teacher
 
 

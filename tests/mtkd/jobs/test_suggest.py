@@ -126,6 +126,16 @@ def test_a_fine_tuned_checkpoint_needs_no_refining(timed: None, save_checkpoint:
     assert all(f"--teacher {place} " in student.command for student in found.students)
 
 
+def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\n" + "a text,a\nanother text,b\n" * 5)
+    task = tmp_path / "own.toml"
+    keys = 'name = "own"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\n'
+    task.write_text(f'{keys}[files]\ntrain = "rows.csv"\n')
+    found = library.suggest_students(teacher, tasks=str(task), **SMALL)
+    assert any("student.vocabulary=pruned" in student.command for student in found.students)
+    assert all(f" --tasks {task} " in s.command and "--data" not in s.command for s in found.students)
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
@@ -136,6 +146,7 @@ def test_a_fine_tuned_checkpoint_needs_no_refining(timed: None, save_checkpoint:
         ({"seq_len": 129}, r"cannot read 129 tokens(.|\n)*128"),
         ({"tasks": "sst3"}, "'sst3'"),
         ({"data": "nowhere"}, "nowhere"),
+        ({"unlabelled": {"sst2": "more.csv"}}, "`unlabelled` has no effect without training rows"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], complaint: str, teacher: Path) -> None:

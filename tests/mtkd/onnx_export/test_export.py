@@ -135,6 +135,8 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
         OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
     with pytest.raises(UserError, match="has no effect without"):
         mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
+    with pytest.raises(UserError, match="no task is named"):
+        mtkd.export(tiny_teacher, out=tmp_path / "z", tasks=[])
     with pytest.raises(UserError, match="is not an mtkd export"):
         OnnxModel(tiny_teacher)
 
@@ -143,10 +145,22 @@ def test_nothing_is_left_of_an_export_that_differs(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = OnnxModel.run
-    monkeypatch.setattr(OnnxModel, "run", lambda *given: run(*given) + np.float32(0.001))
-    with pytest.raises(UserError, match=r"its logits differ by up to 0\.001"):
-        mtkd.export(mtkd.Model(model_of(bilstm(tiny_encoder), tiny_encoder, "rte")), out=tmp_path / "x")
+    monkeypatch.setattr(OnnxModel, "run", lambda *given: run(*given) + np.float32(0.1))
+    model = mtkd.Model(model_of(bilstm(tiny_encoder), tiny_encoder, "rte"))
+    with pytest.raises(UserError, match=r"its logits differ by up to 0\.1 "):
+        mtkd.export(model, out=tmp_path / "x")
+    monkeypatch.setattr(OnnxModel, "run", lambda *given: run(*given) * np.float32(np.nan))
+    with pytest.raises(UserError, match="its logits differ by up to nan"):
+        mtkd.export(model, out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_large_logits_may_differ_by_more(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = mtkd.Model(model_of(cross_encoder(tiny_encoder), tiny_encoder, "rte"))
+    for weight in model.module.head_modules.parameters():
+        weight.data *= 1e3
+    found = mtkd.export(model, out=tmp_path / "x")
+    assert found.difference > parity.TOLERANCE
 
 
 def changed(place: Path, copy: Path, file: str, change: Callable[[Any], Any]) -> Path:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mtkd
+from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import PocketSource, open_data
 from tasks.data.unlabelled import UnlabelledRequest
@@ -421,3 +422,8 @@ def test_the_task_is_named_after_its_files(files: list[str], name: str, tmp_path
         for file in files
     ]
     assert mtkd.init_pipeline(paths, out=tmp_path / "job").task.name == name
+
+
+def test_an_empty_list_of_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no data is named"):
+        mtkd.init_pipeline([], out=tmp_path / "job")

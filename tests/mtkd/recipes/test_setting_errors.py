@@ -94,3 +94,11 @@ def test_a_stage_is_a_folder_and_its_name_stays_inside(tmp_path: Path) -> None:
     recipe.write_text('extends = "mkd-lstm"\n[stages."../x"]\nterms = ["logits"]\n')
     with pytest.raises(UserError, match=r"'\.\./x' is not a valid name in stages"):
         load_settings(str(recipe), "distill", {})
+
+
+@pytest.mark.parametrize("key", ["student.transformer.init", "student.bilstm.hidden_size"])
+def test_settings_of_another_kind_of_student_are_refused(key: str) -> None:
+    value = "minilm" if key.endswith("init") else 8
+    with pytest.raises(UserError, match=f"`{key}={value}` has no effect: .* is of kind 'static'"):
+        load_settings("static", "distill", {key: value})
+    load_settings("static", "distill", {"student.kind": "bilstm", "student.bilstm.hidden_size": 8})

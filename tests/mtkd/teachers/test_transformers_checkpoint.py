@@ -238,6 +238,8 @@ def test_which_names_are_checkpoints(
         ("sst2", {}, ["positive"], ["`teacher_labels` lists positive"]),
         ("squad", {}, None, ["BertForSequenceClassification", "ForQuestionAnswering"]),
         ("sst2", {"problem_type": "multi_label_classification"}, None, ["multi_label", "classify"]),
+        ("sst2", {"problem_type": "regression"}, None, ["trained for regression", "classify"]),
+        ("mnli", {"id2label": {0: "entailment", 1: "neutral", 7: "x"}}, None, ["neutral, LABEL_2"]),
     ],
 )
 def test_checkpoints_that_do_not_fit(
@@ -284,6 +286,25 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
     save_file(weights, place / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=r"has no weights for classifier\.weight"):
         CheckpointRef.of("x", place, task).load(None)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value", "complaint"),
+    [
+        ("config.json", "num_hidden_layers", 1, r"have bert\.encoder\.layer\.1\..*config\.json has 1 layer"),
+        ("config.json", "max_position_embeddings", 9, r"do not fit its config\.json: .*, not \(9, "),
+        ("config.json", "hidden_size", "16", r"Validation error for field 'hidden_size': \w"),
+        ("tokenizer_config.json", "model_max_length", "x", "model_max_length = 'x' is not valid"),
+    ],
+)
+def test_files_of_another_model_are_refused(
+    file: str, key: str, value: Any, complaint: str, save_checkpoint: Callable[..., Path]
+) -> None:
+    place = save_checkpoint("Bert")
+    values = json.loads((place / file).read_text())
+    (place / file).write_text(json.dumps(values | {key: value}))
+    with pytest.raises(UserError, match=complaint):
+        CheckpointRef.of("x", place, task_of("sst2")).load(None)
 
 
 def test_a_tokeniser_that_pads_on_the_left_is_refused(save_checkpoint: Callable[..., Path]) -> None:

@@ -460,6 +460,12 @@ def test_rows_in_memory_that_are_refused(rows: object, message: str) -> None:
         open_data({"own": {"train": rows}})
 
 
+def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
+    with pytest.raises(UserError, match=r"'utf-8' codec can't encode character '\\ud800'") as error:
+        as_table(["\ud800"], ("text",))
+    str(error.value).encode()
+
+
 def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
     rows = [{"one": f"text {number}", "two": "b", "label": number % 2} for number in range(4)]
     (tmp_path / "rows.csv").write_text("one,two,label\n" + "".join(f"text {n},b,{n % 2}\n" for n in range(4)))

@@ -13,13 +13,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.checks.overlap import overlap_warnings
+from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError
 from tasks.common.mapped import MappedTexts, mapped
 from tasks.data import file_readers, unlabelled
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows, row_keys
-from tasks.data.sources import open_data
+from tasks.data.sources import matching_files, open_data
 from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.glue import TASKS
 from tasks.task import Task
@@ -93,6 +93,11 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
     assert appended(PAIR, str(folder / "part-*.jsonl")).texts[0].to_pylist() == expected
     files = [folder / "part-0.jsonl", folder / "part-1.jsonl"]
     assert appended(PAIR, files).texts[0].to_pylist() == expected
+    named_like_pattern = tmp_path / "rows [1]" / "all [2].jsonl"
+    write(named_like_pattern, TEXTS)
+    for request in (named_like_pattern, [named_like_pattern]):
+        assert appended(PAIR, request).texts[0].to_pylist() == TRAIN["a"] + TEXTS["a"]
+    assert matching_files(["a*.jsonl"], named_like_pattern.parent) == [named_like_pattern]
     assert UnlabelledRequest().open(open_data(str(tmp_path / "data")), PAIR) is None
     write(folder / "unlabelled.csv", TEXTS)
     found = UnlabelledRequest().open(open_data(str(tmp_path / "data")), PAIR)
@@ -221,6 +226,15 @@ def test_rows_that_are_also_validation_or_test_rows_are_counted() -> None:
     assert len(overlap_warnings(source, PAIR, rows, "test")) == 1
     a, b = pa.array(["x", "xy"]), pa.array(["yz", "z"])
     assert len(row_keys([a, b]).unique()) == 2
+
+
+def test_validation_rows_that_are_training_rows_are_counted() -> None:
+    train = train_rows()
+    half = train_rows(columns={"a": ["x", "new"], "b": ["1", "2"], "label": [0, 1]})
+    assert trained_warnings(train, {"validation": half}) == []
+    assert trained_warnings(train, {"validation_a": train.slice(1, 3), "validation_b": half}) == [
+        "100% of the rows of pair/validation_a are also training rows, so scores on it may be too high"
+    ]
 
 
 def test_mapped_columns_are_what_was_added(monkeypatch: pytest.MonkeyPatch, minilm: Tokeniser) -> None:

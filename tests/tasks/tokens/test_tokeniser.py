@@ -175,6 +175,14 @@ def test_word_level_keeps_the_most_frequent_words() -> None:
     assert Tokeniser.word_level(parts[::-1], 9).digest == tokeniser.digest
 
 
+def test_ids_that_no_token_has_count(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "cat", "dog"]  # 5 is left out
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    tokeniser = Tokeniser.load(str(tmp_path))
+    assert tokeniser.vocab_size == 8 and rows(tokeniser.token_ids(pa.array(["dog"]))) == [[7]]
+
+
 @pytest.mark.parametrize("which", ["minilm", "roberta", "wordy", "pruned"])
 def test_saving_and_loading_preserves_the_tokeniser(
     which: str, request: pytest.FixtureRequest, tmp_path: Path

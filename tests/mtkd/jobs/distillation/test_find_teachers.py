@@ -361,6 +361,11 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
     assert teachers_by_task("DIR") == [(None, "DIR")]
     assert teachers_by_task("sst2=a,b,rte=c,sst2=d") == [("sst2", "a,b"), ("rte", "c"), ("sst2", "d")]
     assert teachers_by_task({"sst2": ["a", "b"], "rte": "c"}) == [("sst2", "a"), ("sst2", "b"), ("rte", "c")]
+    two = f"{tiny_teacher},{tiny_teacher.parent}"
+    with pytest.raises(UserError, match=f"(?s)2 directories for the task 'rte'.*rte={tiny_teacher},rte="):
+        teachers_by_task(f"rte={two}")
+    with pytest.raises(UserError, match=f"(?s)2 directories in one value.*TASK={tiny_teacher},TASK="):
+        teachers_by_task(two)
     assert teachers_by_task(["sst2=a", "b"]) == [("sst2", "a"), (None, "b")]
     assert describe_teachers("DIR") == "DIR" and describe_teachers(None) is None
     assert describe_teachers(["sst2=a", "b"]) == {"sst2": ["a"], "all": ["b"]}
