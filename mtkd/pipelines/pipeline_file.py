@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -166,6 +167,12 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
             raise UserError(
                 f"{key} = {brief(value)} is not valid",
                 expected="text, a number, true, false, or a list or table of these",
+            )
+        if key != "set" and (odd := [n for n in items if isinstance(n, float) and not math.isfinite(n)]):
+            raise UserError(
+                f"{key} = {brief(value)} is not valid",
+                expected="text, such as a path, or a finite number",
+                hint=f'write a path or a name in quotes: "{odd[0]}"',
             )
     present = {key: value for key, value in table.items() if value is not None}
     own_options = {key: value for key, value in present.items() if key not in ("command", "title")}
