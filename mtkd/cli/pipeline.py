@@ -96,6 +96,7 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
 
     result = init_pipeline(columns=columns.split(",") if columns else (), **options)
     task = result.task
+
     def draw() -> None:
         if is_quiet():
             return

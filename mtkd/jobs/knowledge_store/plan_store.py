@@ -190,7 +190,16 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     rows_of = {part.task.name: part.train for part in data.parts}
     predicted = sizes(contents, counted, len(shards), index_bytes)
     return PreparedStore(
-        request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers, warnings
+        request,
+        settings,
+        teacher_ref,
+        rows_of,
+        job,
+        key,
+        chosen,
+        predicted,
+        validated.student.layers,
+        warnings,
     )
 
 

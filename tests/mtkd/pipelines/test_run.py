@@ -399,7 +399,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.teacher.set": {"train.lr": date(1979, 5, 27)}}, ["step 'teacher'", "set.train.lr = "]),
         ({"steps.teacher.device": "gpu"}, ["step 'teacher'", "unknown device 'gpu' (did you mean 'cuda'?)"]),
         ({"steps.student.teacher": ""}, ["step 'student'", "teacher = ''", "leave out this line"]),
-        ({"steps.student.teacher": math.nan}, ["step 'student': teacher = nan is not valid", 'quotes: "nan"']),
+        ({"steps.student.teacher": math.nan}, ["step 'student': teacher = nan is not", "quotes"]),
         ({"steps.student.teacher": {"rte": math.inf}}, ["step 'student': teacher = ", "quotes"]),
         ({"steps.student.tasks": " "}, ["step 'student'", "tasks = ' '", "leave out this line"]),
         ({"steps.teacher.set": {"train.lr": {}}}, ["step 'teacher'", "set.train.lr = {} is not valid"]),

@@ -1148,7 +1148,13 @@ def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
     write_more(1, 2, 3)
     teacher = api.refine(str(tiny_encoder), tasks=task, out=tmp_path / "teacher", epochs=1).path
     corpus = tmp_path / "copies"
-    made: dict[str, Any] = {"data": None, "tasks": task, "out": corpus, "unlabelled": {"topics": more}, "copies": 1}
+    made: dict[str, Any] = {
+        "data": None,
+        "tasks": task,
+        "out": corpus,
+        "unlabelled": {"topics": more},
+        "copies": 1,
+    }
     api.augment.mask(**made)
     given = {"teacher": f"topics={teacher}", "corpus": str(corpus)}
     words = [word for name, value in given.items() for word in (f"--{name}", value)]
