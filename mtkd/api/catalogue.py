@@ -71,7 +71,7 @@ def check_data(
         tasks: by default all built-in tasks that the data have.
         unlabelled: task -> rows without labels to check, too (see `distill`); by default those of data and
             task files.
-        max_length: tokens that models keep of a row; longer rows are counted.
+        max_length: tokens that your models keep of a row, 128 in most recipes; longer rows are counted.
     """
     source = open_data(data)
     chosen = resolve(tasks or "glue,ax,squad", data=data)

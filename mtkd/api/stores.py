@@ -19,7 +19,7 @@ from mtkd.api.training_request import model_or_path, paths_as_text
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, warn_caller
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
@@ -86,7 +86,7 @@ def plan_store(
         batch=batch,
         budget=budget,
     )
-    return job.plan_store(request, Path(out))
+    return job.plan_store(request, Path(out), warn_caller)
 
 
 @checked
@@ -146,7 +146,9 @@ def build_store(
         batch=batch,
         budget=budget,
     )
-    return job.build_store(request, Path(out), command, workers=made_by, overwrite=overwrite)[0]
+    return job.build_store(
+        request, Path(out), command, workers=made_by, overwrite=overwrite, warn=warn_caller
+    )[0]
 
 
 @checked

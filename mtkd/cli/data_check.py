@@ -29,7 +29,7 @@ def data() -> None:
     "--max-length",
     default=128,
     type=click.IntRange(min=8),
-    help="maximum number of tokens per row; warn about longer rows",
+    help="the setting max_length of your models, which most recipes set to 128; warn about longer rows",
 )
 @click.option(
     "--list",

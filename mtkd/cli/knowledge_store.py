@@ -24,7 +24,7 @@ from mtkd.cli.options import (
     workers_options,
 )
 from mtkd.output_files.worker_pools import Engine, Workers
-from tasks.common.errors import UserError, counted
+from tasks.common.errors import UserError, counted, warn_caller
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -162,7 +162,12 @@ def build(
     @remote_paths(*STORE_INPUTS, out="out")
     def run(out: Path, **options: Any) -> Any:
         return build_store(
-            store_request(**options), out, command_line(), workers=made_by, overwrite=overwrite
+            store_request(**options),
+            out,
+            command_line(),
+            workers=made_by,
+            overwrite=overwrite,
+            warn=warn_caller,
         )
 
     manifest, prepared, n_built = run(out, **_arguments(options))

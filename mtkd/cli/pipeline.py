@@ -13,7 +13,7 @@ import click
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import echo, out_option, report_options, show, table, teacher_labels_option
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError
 from tasks.common.progress import is_quiet
 
 
@@ -96,19 +96,11 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
 
     result = init_pipeline(columns=columns.split(",") if columns else (), **options)
     task = result.task
-    rows = {
-        "task": f"{task.name} ({task.kind})",
-        "text": ", ".join(task.columns),
-        "label": task.label,
-        "labels": f"{len(task.labels)}: {shorten(task.labels)}" if task.labels else "",
-        "range": "{:g} to {:g}".format(*task.range) if task.range else "",
-        "rows": ", ".join(f"{split} {count:,}" for split, count in result.rows.items()),
-    }
 
     def draw() -> None:
         if is_quiet():
             return
-        table(("guessed", ""), [(key, value) for key, value in rows.items() if value])
+        table(("guessed", ""), list(result.guessed.items()))
         for note in result.notes:
             echo(f"note: {as_options(note)}")
         if options["dry_run"]:

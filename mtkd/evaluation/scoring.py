@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +17,7 @@ import torch
 from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.training.run_record import RUN_FILE
 from tasks.common.digests import check_digests
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.common.files import check_output_file
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
@@ -26,7 +27,7 @@ from tasks.tokens.reader import Reader
 COLUMNS = ("task", "split", "uid", "label", "prediction")  # of predictions, before others
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskScores:
     """The scores of a model on one split of one task.
 
@@ -49,7 +50,12 @@ class TaskScores:
     loss: float
     details: Mapping[str, float] = field(default_factory=dict)
     threshold: Any = None
-    predictions: RowPredictions | None = field(default=None, repr=False, compare=False)
+    predictions: RowPredictions | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
+        baseline = "" if math.isnan(self.majority) else f", baseline {self.majority:.3f}"
+        return f"<TaskScores {self.task}/{self.split}, {counted(self.rows, 'row')}: {metrics}{baseline}>"
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values, without the predictions."""

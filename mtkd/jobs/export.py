@@ -27,6 +27,7 @@ from mtkd.runtime import OnnxModel, described_tokeniser
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
 from tasks.common.hub_loading import quieten
+from tasks.common.markdown import markdown_cell
 from tasks.common.progress import say
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_file
@@ -34,6 +35,12 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 Format = Literal["onnx", "transformers"]
+_INT8_SCORES = """\
+The weights of this export are rounded to int8. Its scores and those of the fp32 model, in percent, on the
+labelled rows with which the export was checked:
+
+| task | int8 | fp32 | difference | 95% interval |
+| --- | --- | --- | --- | --- |"""
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,6 @@ def export(
     ):
         model_copy.tokeniser.save(directory)
         write_description(directory, model_copy.encoder.config, tasks, model_copy.info)
-        _describe(directory, model_copy, tasks)
         record: dict[str, Any] = {
             "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
@@ -141,6 +147,7 @@ def export(
             )
         elif data is not None:
             scores = _differences(model_copy, directory, data, tasks, limit)
+        _describe(directory, model_copy, tasks, _int8_scores(scores) if int8 else "")
         size = _size(directory, record["files"])
         export = Export(out, [task.name for task in tasks], difference, size, int8, fp32_parts, scores)
         write_record(
@@ -288,10 +295,20 @@ def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
     ]
 
 
-def _describe(directory: Path, model: MultiTaskModel, tasks: list[Task]) -> None:
-    """Write the card of an export."""
+def _int8_scores(scores: Mapping[str, Difference]) -> str:
+    """How an int8 export scores, as Markdown."""
+    rows = [
+        f"| {markdown_cell(name)} | {int8} | {fp32} | {difference} | {interval} |"
+        for name, gap in scores.items()
+        for int8, fp32, difference, interval, _ in [gap.columns()]
+    ]
+    return "\n".join((_INT8_SCORES, *rows))
+
+
+def _describe(directory: Path, model: MultiTaskModel, tasks: list[Task], rounded: str) -> None:
+    """Write the card of an export; for `rounded`, see `model_card`."""
     load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
     use = usage(tasks[0], load)
     title = f"{model.encoder.spec.family}, exported to ONNX"
-    card = model_card(title, tasks, model.info, use, EXPORTED)
+    card = model_card(title, tasks, model.info, use, EXPORTED, rounded)
     (directory / "README.md").write_text(card, encoding="utf-8")

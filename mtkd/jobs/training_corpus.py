@@ -38,6 +38,28 @@ def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:
     return names
 
 
+def add_corpus(
+    corpus: Path,
+    source: DataSource,
+    tasks: Sequence[Task],
+    task: Task,
+    split: Rows,
+    train: Rows,
+    unlabelled: UnlabelledRequest | None,
+) -> Rows:
+    """The training rows of a task, followed by those of the corpus: questions, or copies as in `add_copies`.
+
+    Args:
+        tasks: all tasks of the run.
+
+    Raises:
+        UserError: as for `question_tasks` and `add_copies`.
+    """
+    if names := question_tasks(corpus, tasks):
+        return concat([train, corpus_rows(corpus, task.name)]) if task.name in names else train
+    return add_copies(corpus, source, task, split, train, unlabelled)
+
+
 def add_copies(
     corpus: Path,
     source: DataSource,

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.jobs.request import Request
-from mtkd.jobs.training_corpus import add_copies, question_tasks
+from mtkd.jobs.training_corpus import add_corpus
 from tasks.checks.data_quality import CUT_SHARE, cut_message
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
-from tasks.data.corpus_reader import corpus_rows
 from tasks.data.loading import digest_rows, load_rows, sample_rows
-from tasks.data.rows import Rows, concat, has_label
+from tasks.data.rows import Rows, has_label
 from tasks.data.sources import DataSource
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
@@ -237,7 +236,6 @@ def load_training_data(
             other rows.
     """
     source = request.source()
-    tasks_with_questions = question_tasks(corpus, tasks) if corpus else []
     parts = []
     digests = {}
     warnings = []
@@ -245,10 +243,8 @@ def load_training_data(
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
         train = sample_rows(everything, request.limit)
-        if corpus and task.name in tasks_with_questions:
-            train = concat([train, corpus_rows(corpus, task.name)])
-        elif corpus and not tasks_with_questions:
-            train = add_copies(corpus, source, task, everything, train, unlabelled)
+        if corpus:
+            train = add_corpus(corpus, source, tasks, task, everything, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
         warnings += trained_warnings(everything, validation)
         for rows in (train, *validation.values()):

@@ -40,6 +40,9 @@ def evaluator(
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
     """Return a function that scores a model on validation rows, which are sharded across processes.
 
+    A decision threshold is tuned on the first split of a task and used for its other splits, as it is when
+    the trained model predicts and is evaluated.
+
     Args:
         final: score in fp32, as `mtkd evaluate` does, whatever the precision of the training.
 
@@ -58,9 +61,12 @@ def evaluator(
 
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:
         scores = []
+        thresholds: dict[str, Any] = {}
         for (name, split), rows in validation.items():
             logits = validation_logits(model, tasks[name], rows, accelerator, train)
-            scores.append(score_logits(tasks[name], split, rows, logits, model.reader))
+            score = score_logits(tasks[name], split, rows, logits, model.reader, thresholds.get(name))
+            thresholds[name] = score.threshold
+            scores.append(score)
         return scores
 
     return evaluate

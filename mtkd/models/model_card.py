@@ -28,10 +28,10 @@ _TEXT = """\
 
 {what}
 
-| task | reads | answers | validation scores |
+| task | reads | answers | validation scores{of_scores} |
 | --- | --- | --- | --- |
 {tasks}
-
+{rounded}
 The scores are those of the rows on which the best epoch was chosen, so they are a little too high. Limits:
 the model was trained for these tasks, on text like that of its training rows{data}. It was not tested on
 other text, nor for unfair treatment of groups of people.
@@ -64,13 +64,17 @@ EXPORTED = """\
 """
 
 
-def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, files: str) -> str:
+def model_card(
+    encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, files: str, rounded: str = ""
+) -> str:
     """Write the text of README.md.
 
     Args:
         encoder: what reads the text, in words.
         use: how to use the model, as Markdown.
         files: the files of the directory, as Markdown.
+        rounded: for a model with int8 weights, its scores as Markdown; those in `info` are then labelled as
+            those of the fp32 model.
     """
     from huggingface_hub import ModelCardData
 
@@ -84,14 +88,23 @@ def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, f
         pipeline_tag=_TYPES.get(tasks[0].kind) if tasks else "feature-extraction",
         base_model=base if base and is_hub_name(base) else None,
         datasets=sorted({name for name, _ in hub_sources.values()}) or None,
-        model_name=title if info.scores else None,
-        eval_results=_results(tasks, info.scores, hub_sources, source) or None,
+        model_name=title if info.scores and not rounded else None,
+        eval_results=None if rounded else _results(tasks, info.scores, hub_sources, source) or None,
     )
     lines = "\n".join(_task_row(task, info.scores) for task in tasks) or "| none | | | |"
     origin = f", which was initialised from {base}" if base else ""
     description = f"{encoder}{origin}, with a head for each task. Texts are cut to {info.max_length} tokens."
     data_note = f" (`{source}`)" if source else ""
-    text = _TEXT.format(title=title, what=description, data=data_note, tasks=lines, use=use, files=files)
+    text = _TEXT.format(
+        title=title,
+        what=description,
+        of_scores=" of the fp32 model" if rounded else "",
+        tasks=lines,
+        rounded=f"\n{rounded}\n" if rounded else "",
+        data=data_note,
+        use=use,
+        files=files,
+    )
     return as_url(f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 

@@ -32,7 +32,7 @@ from tasks.checks.row_checks import is_blank
 from tasks.checks.schema import fit_columns
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import checked
-from tasks.common.errors import UserError, counted
+from tasks.common.errors import UserError, counted, shorten
 from tasks.data.loading import require_valid
 from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
@@ -46,7 +46,7 @@ from tasks.task_names import GROUPS
 PIPELINE = "pipeline.toml"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InitResult:
     """What `init_pipeline` found and wrote.
 
@@ -64,6 +64,28 @@ class InitResult:
     rows: dict[str, int]
     notes: tuple[str, ...]
     files: tuple[str, ...] = ()
+
+    @property
+    def guessed(self) -> dict[str, str]:
+        """What was guessed, as text."""
+        task = self.task
+        texts = {
+            "task": f"{task.name} ({task.kind})",
+            "text": ", ".join(task.columns),
+            "label": task.label,
+            "labels": f"{len(task.labels)}: {shorten(task.labels)}" if task.labels else "",
+            "range": "{:g} to {:g}".format(*task.range) if task.range else "",
+            "rows": ", ".join(f"{split} {count:,}" for split, count in self.rows.items()),
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    def __str__(self) -> str:
+        """What was guessed, the pipeline, and the notes."""
+        values = self.guessed | {"pipeline": str(self.pipeline)}
+        lines = [f"{name:<10}{text}" for name, text in values.items()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    __repr__ = __str__
 
 
 @checked

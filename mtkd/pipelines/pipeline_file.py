@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
-from mtkd.recipes import assign_setting
+from mtkd.recipes import assign_setting, stays_whole
 from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
@@ -35,6 +36,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
+_SET_OF_STEP = re.compile(r"steps\.[^.]+\.set\.")
 _REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]*)")  # @NAME, TASK=@NAME and @NAME,@NAME
 
 
@@ -74,14 +76,13 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 
     Args:
         values: the contents of the file; relative paths start at the current directory.
-        settings: dotted key -> value; overrides the file.
+        settings: dotted key -> value; overrides the file. A table changes only the values that it names.
         name: the file without its suffix, after which the output directory is named by default.
 
     Raises:
         UserError: an unknown key, command, option, step or task, or steps that need each other.
     """
-    for key, value in settings.items():
-        assign_setting(values, key, value)
+    override(values, settings)
     for key in values:
         if key not in _TYPES:
             raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
@@ -99,6 +100,23 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
             _require_command(step_name, table, [other for other in tables if other != step_name])
             steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
     return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
+
+
+def override(values: dict[str, Any], settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Set the values of dotted keys in those of a file.
+
+    Like the settings of a recipe, a table changes only the values that it names.
+    """
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        old: Any = values
+        for part in key.split("."):
+            old = old.get(part) if isinstance(old, dict) else None
+        merges = isinstance(old, dict) and isinstance(value, Mapping)
+        if merges and not stays_whole(_SET_OF_STEP.sub("", key), value):
+            override(values, value, f"{key}.")
+        else:
+            assign_setting(values, key, value)
 
 
 def output_directory(values: Mapping[str, Any], name: str) -> str:
@@ -149,6 +167,12 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
             raise UserError(
                 f"{key} = {brief(value)} is not valid",
                 expected="text, a number, true, false, or a list or table of these",
+            )
+        if key != "set" and (odd := [n for n in items if isinstance(n, float) and not math.isfinite(n)]):
+            raise UserError(
+                f"{key} = {brief(value)} is not valid",
+                expected="text, such as a path, or a finite number",
+                hint=f'write a path or a name in quotes: "{odd[0]}"',
             )
     present = {key: value for key, value in table.items() if value is not None}
     own_options = {key: value for key, value in present.items() if key not in ("command", "title")}

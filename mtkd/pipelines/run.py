@@ -17,10 +17,15 @@ from mtkd.output_files.distributed import launched
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
-from mtkd.pipelines.pipeline_file import load_steps, naming_step, output_directory, read_pipeline
+from mtkd.pipelines.pipeline_file import (
+    load_steps,
+    naming_step,
+    output_directory,
+    override,
+    read_pipeline,
+)
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.pipelines.step_records import RECORD_FILE, PipelineRecord
-from mtkd.recipes import assign_setting
 from mtkd.training.run_directory import RUN_FILE
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError
@@ -109,8 +114,7 @@ def run_pipeline(
 def record_file(file: str | Path, settings: Mapping[str, Any]) -> Path:
     """Where a pipeline with these settings records the steps that have run."""
     values, folder = read_pipeline(file)
-    for key, value in settings.items():
-        assign_setting(values, key, value)
+    override(values, settings)
     return folder / output_directory(values, Path(file).stem) / RECORD_FILE
 
 

@@ -245,10 +245,14 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if not isinstance(value, Mapping) or not value:
             flat[path] = value
             continue
-        section, *names = path.split(".")
-        whole = len(names) == 1 and (section == "per_task" or (section == "terms" and "loss" in value))
-        flat |= {path: value} if whole else dotted(value, f"{path}.")
+        flat |= {path: value} if stays_whole(path, value) else dotted(value, f"{path}.")
     return flat
+
+
+def stays_whole(path: str, value: Mapping[str, Any]) -> bool:
+    """Whether a table of settings replaces the earlier one, instead of changing only what it names."""
+    section, *names = path.split(".")
+    return len(names) == 1 and (section == "per_task" or (section == "terms" and "loss" in value))
 
 
 def assign_setting(values: dict[str, Any], key: str, value: Any) -> None:

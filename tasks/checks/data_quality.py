@@ -162,8 +162,10 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     if not task.type.predicts_spans and share:
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
-        most = f"{max_length} tokens by the default tokenizer"
-        messages.append(cut_message(f"the rows{of}", share, most))
+        messages.append(
+            f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the default tokenizer, and "
+            f"will be cut if the max_length of a model is {max_length:,}; a larger max_length keeps more"
+        )
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
     foreign = (letters - latin) / max(1, letters)
     unknown = np.mean(np.concatenate(ids) == _default_tokenizer().token_to_id("[UNK]"))

@@ -18,9 +18,11 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.progress import say
+from tasks.heads import Head, SANHead
+from tasks.task import Task
 from tasks.tokens.pruned_vocabulary import prune_vocabulary
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
@@ -200,19 +202,30 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
         the names of the heads that were left as they are.
 
     Raises:
-        UserError: the teacher lacks a head, or its size differs.
+        UserError: the teacher lacks a head, or its size or its labels differ.
     """
     not_copied = []
     for name, head in student.heads.items():
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
-        if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
-            head.load_state_dict(weights)
+        fits = all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items())
+        order = _order_of_labels(head, student.tasks[name], teacher.tasks[name]) if fits else None
+        if order is not None:
+            head.load_state_dict(
+                {key: w[order] if order and key.startswith("output.") else w for key, w in weights.items()}
+            )
         elif optional:
             not_copied.append(name)
         elif name not in teacher.heads:
             raise UserError(
                 f"student.init_heads=teacher: the (first) teacher has no head for {name!r} to copy",
                 expected="an mtkd run that was trained on all tasks",
+                hint="use `student.init_heads=random`",
+            )
+        elif fits:
+            raise UserError(
+                f"student.init_heads=teacher: the teacher's head for {name!r} predicts other labels: "
+                f"{shorten(teacher.tasks[name].labels) or 'none'} ({teacher.tasks[name].kind})",
+                expected=f"{shorten(student.tasks[name].labels) or 'none'} ({student.tasks[name].kind})",
                 hint="use `student.init_heads=random`",
             )
         else:
@@ -222,6 +235,19 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
                 hint="use `student.init_heads=random`, or `student.head_hidden_size=0`",
             )
     return not_copied
+
+
+def _order_of_labels(head: nn.Module, task: Task, trained: Task) -> list[int] | None:
+    """The output of a head for each label of a task; empty = as they are, None = the head does not fit.
+
+    Args:
+        trained: the task that the head was trained on.
+    """
+    if (task.kind, task.labels) == (trained.kind, trained.labels):
+        return []
+    one_output_each = isinstance(head, Head | SANHead) and task.type.n_outputs(task) == len(task.labels)
+    same = one_output_each and task.kind == trained.kind and set(task.labels) == set(trained.labels)
+    return [trained.labels.index(label) for label in task.labels] if same else None
 
 
 def _describe_reader(reader: Reader) -> str:

@@ -73,7 +73,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     jobs_of_grid = list(dict.fromkeys(job for run in planned for job in run.jobs))
     for job in jobs_of_grid:
         job.require_same_command()
-    check_finished_inputs(jobs_of_grid, inputs.data)
+    check_finished_inputs(jobs_of_grid, inputs)
     with locked(inputs.out):
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():

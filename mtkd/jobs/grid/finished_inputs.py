@@ -2,68 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from mtkd.jobs.grid.grid_jobs import Job
+from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job
+from mtkd.jobs.training_corpus import add_corpus
+from mtkd.knowledge_store.store_manifest import read_store_manifest
+from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.saved_model import digest_model, is_saved_model, read_saved
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
-from tasks.data.loading import digest_rows, load_rows
+from tasks.data.corpus_reader import read_corpus
+from tasks.data.loading import digest_rows, load_rows, sample_rows
+from tasks.data.plain_text import TextFiles
 from tasks.data.sources import open_data
-from tasks.task import Task
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.task import UNLABELLED, Task
+
+_OTHER_ROWS = "other rows than those that the corpus was made from"  # in place of a digest
 
 
-def check_finished_inputs(jobs: Iterable[Job], data: str | Sequence[str]) -> None:
+def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
     """Check that the inputs of finished runs have not changed: the table would show scores of earlier ones.
 
-    The rows of training and validation splits are compared, and teachers and models on this disk. Rows that
-    cannot be read any more are not, and neither are rows without labels nor those of a corpus.
-
-    Args:
-        data: that of the grid.
+    The rows of all splits, those without labels, plain text, corpora and stores are compared, and teachers
+    and models on this disk. What cannot be read any more is not.
 
     Raises:
         UserError: names the run, and what has changed.
     """
-    source = open_data(data or None)
-    digests: dict[tuple[str, ...], str | None] = {}
-    digest_of_model = cache(digest_model)
-
-    def changed_rows(task: Task, split: str, limit: int | None, before: str) -> bool:
-        key = task.name, split, str(limit)
-        if key not in digests:
-            try:
-                digests[key] = digest_rows(load_rows(source, task, split, limit))
-            except UserError:  # the finished runs are worth their table all the same
-                digests[key] = None
-        return digests[key] not in (before, None)
-
+    now = _PresentInputs(inputs)
     for job in jobs:
         if not job.finished:
             continue
         record = read_run_record(job.out / RUN_FILE)
-        recorded, identity = record.get("data"), record["identity"]
-        rows = recorded if isinstance(recorded, dict) else {}
-        for task in read_saved(job.out).tasks if rows else ():
-            limits = dict.fromkeys(task.validation, identity.get("eval_limit"))
-            if task.train and not record.get("corpus"):  # whose rows are among the training rows
-                limits[task.train] = identity.get("limit")
-            for split, limit in limits.items():
-                name = f"{task.name}/{split}"
-                if name in rows and changed_rows(task, split, limit, rows[name]):
-                    raise _changed(job, f"the rows of {name}")
-        for role in ("teacher", "model"):
-            before, place = record.get(role), job.option(role)
-            if before and place and is_saved_model(Path(place)) and digest_of_model(Path(place)) != before:
-                raise _changed(job, f"the {role} {place}")
+        for what, before, digests in now.inputs_of(job, record):
+            if before and digests and before not in digests:
+                raise UserError(
+                    f"{what} changed after the run in {job.out} was finished",
+                    expected="the inputs with which this comparison was started",
+                    hint="give another `out`, or remove this directory to train the run again",
+                )
 
 
-def _changed(job: Job, what: str) -> UserError:
-    return UserError(
-        f"{what} changed after the run in {job.out} was finished",
-        expected="the inputs with which this comparison was started",
-        hint="give another `out`, or remove this directory to train the run again",
-    )
+class _PresentInputs:
+    """The digests of the inputs that a grid is given now, each computed once."""
+
+    def __init__(self, inputs: GridInputs):
+        self._source = open_data(inputs.data or None)
+        files = {
+            task: value if isinstance(value, str) else [Path(file) for file in value]
+            for task, value in inputs.unlabelled.items()
+        }
+        self._unlabelled = UnlabelledRequest(files, inputs.unlabelled_limit)
+        self._labels_of_teacher = inputs.labels_of_teacher
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def inputs_of(self, job: Job, record: Mapping[str, Any]) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+        """Each input of a finished run: its name, its digest in the record, and what the digest may be now.
+
+        The last is empty if the input cannot be read.
+        """
+        tasks = read_saved(job.out).tasks
+        for role, digest in (
+            ("corpus", lambda place: [read_corpus(place).key]),
+            ("store", lambda place: [read_store_manifest(place).key]),
+            ("model", lambda place: [digest_model(place)] if is_saved_model(place) else []),
+            ("encoder", lambda place: [digest_encoder(str(place))] if place.is_dir() else []),
+        ):
+            if place := job.option(role):
+                digests = self._once((role, place), digest, Path(place))
+                yield f"the {role} {place}", record.get(role), digests or ()
+        if teacher := job.option("teacher"):
+            key = ("teacher", teacher, *(task.name for task in tasks))
+            yield (
+                f"the teacher {teacher}",
+                record.get("teacher"),
+                self._once(key, self._teacher, teacher, tasks) or (),
+            )
+        rows = record.get("data")
+        if isinstance(rows, str) and (text := job.option("text")):
+            files = self._once(("text", text), TextFiles.open, Path(text))
+            yield f"the text {text}", rows, [files.digest] if files else ()
+        elif isinstance(rows, dict):
+            yield from self._rows(job, record["identity"], tasks, rows)
+
+    def _rows(
+        self, job: Job, identity: Mapping[str, Any], tasks: Sequence[Task], before: Mapping[str, str]
+    ) -> Iterator[tuple[str, str | None, Sequence[str]]]:
+        corpus, limit, eval_limit = job.option("corpus"), identity.get("limit"), identity.get("eval_limit")
+        for task in tasks:
+            digests: dict[str, str] = {}
+            key: tuple[Any, ...]
+            for split in task.validation:
+                key = (task.name, split, eval_limit)
+                digests |= self._once(key, self._validation_rows, task, split, eval_limit) or {}
+            if task.train:
+                unlabelled = f"{task.name}/{UNLABELLED}" in before
+                options = (limit, corpus, unlabelled)
+                key = (task.name, task.train, *options)
+                digests |= self._once(key, self._training_rows, task, tasks, *options) or {}
+            for name, digest in digests.items():
+                yield f"the rows of {name}", before.get(name), [digest]
+
+    def _validation_rows(self, task: Task, split: str, limit: int | None) -> dict[str, str]:
+        return {f"{task.name}/{split}": digest_rows(load_rows(self._source, task, split, limit))}
+
+    def _training_rows(
+        self, task: Task, tasks: Sequence[Task], limit: int | None, corpus: str | None, with_unlabelled: bool
+    ) -> dict[str, str]:
+        """The digests of the rows that `load_training_data` would read, and of those without labels."""
+        assert task.train is not None, "the caller checks"
+        name = f"{task.name}/{task.train}"
+        unlabelled = self._unlabelled if with_unlabelled else None
+        split = load_rows(self._source, task, task.train)
+        rows = sample_rows(split, limit)
+        if corpus:
+            read_corpus(Path(corpus))  # like the next line, raises an error if it is not there any more
+            _ = unlabelled and unlabelled.open(self._source, task)
+            try:
+                rows = add_corpus(Path(corpus), self._source, tasks, task, split, rows, unlabelled)
+            except UserError:
+                return {name: _OTHER_ROWS}
+        digests = {name: digest_rows(rows)}
+        with contextlib.suppress(UserError):
+            rows, added = unlabelled.append(self._source, task, rows) if unlabelled else (rows, 0)
+            if added:
+                digests[f"{task.name}/{UNLABELLED}"] = digest_rows(rows.slice(len(rows) - added, len(rows)))
+        return digests
+
+    def _teacher(self, spec: str, tasks: Sequence[Task]) -> list[str]:
+        """The digests of teachers on this disk, with task heads and as encoders without heads."""
+        if not all(Path(teacher).is_dir() for _, teacher in teachers_by_task(spec)):
+            return []
+        digests: list[str] = []
+        for heads, labels in ((True, self._labels_of_teacher(tasks)), (False, None)):
+            with contextlib.suppress(UserError):
+                teacher = find_teachers(spec, tasks, heads, labels)
+                digests += [teacher.digest] if teacher and teacher.digest else []
+        return digests
+
+    def _once(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of `compute`; None if it raises a UserError."""
+        if key not in self._known:
+            self._known[key] = None
+            with contextlib.suppress(UserError):  # the finished runs are worth their table all the same
+                self._known[key] = compute(*arguments)
+        return self._known[key]

@@ -10,6 +10,7 @@ import torch
 from mtkd import __version__
 from mtkd.device import keep_memory
 from mtkd.jobs.knowledge_store.plan_store import PreparedStore, StoreRequest, prepare_store
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.row_index import write_rows
 from mtkd.knowledge_store.shard_writer import StoreJob, check_scores, write_missing_shards
@@ -42,11 +43,13 @@ def build_store(
     *,
     workers: Workers = THIS_PROCESS,
     overwrite: bool = False,
+    warn: Warn = ignore_warning,
 ) -> tuple[StoreManifest, PreparedStore, int]:
     """Build a store, or the missing part of an unfinished one.
 
     Args:
         workers: what makes the shards; the output does not depend on it.
+        warn: called with each warning about the rows.
 
     Returns:
         The manifest, the prepared store, and the number of shards that were written now.
@@ -56,6 +59,8 @@ def build_store(
             is not enough disk space; a value of the teacher is not finite.
     """
     prepared = prepare_store(request)
+    for text in prepared.warnings if make_accelerator().is_main_process else ():
+        warn(text)
     written_shards = _write(prepared, out, command, workers, overwrite=overwrite)
     return read_store_manifest(out), prepared, len(written_shards)
 

@@ -16,7 +16,8 @@ from accelerate import Accelerator
 from mtkd.jobs.distillation.validated_run import ValidatedRun, validate_run
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import check_mask
-from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
+from mtkd.jobs.training_data import EncodedRows, TrainingData, load_training_data, trainable_tasks
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import Contents, Dtype, LogitsLayout, pack_outputs
 from mtkd.knowledge_store.row_index import table_bytes
 from mtkd.knowledge_store.shard_files import plan_shards
@@ -99,6 +100,7 @@ class PreparedStore:
         corpus: the key of the corpus; None if there is none.
         chosen: the settings chosen to fit the budget, dotted name -> value.
         sizes: kind of knowledge -> predicted bytes.
+        warnings: about the rows, such as those that the teacher cuts.
     """
 
     request: StoreRequest
@@ -110,6 +112,7 @@ class PreparedStore:
     chosen: dict[str, Any]
     sizes: dict[str, int]
     student_layers: int
+    warnings: list[str]
 
     @property
     def bytes(self) -> int:
@@ -155,10 +158,12 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     corpus = Path(request.corpus) if request.corpus else None
     data = _training_rows(request, tasks, corpus)
     teacher = teacher_ref.load(settings.student.max_length if validated.aligned else None)
-    data = data.for_reader(teacher.reader)
+    all_rows = EncodedRows(data).for_reader(teacher.reader)
+    data, encoded = all_rows.data, all_rows.train(teacher.reader)
     if corpus:
         check_mask(corpus, {"teacher": teacher})
-    encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
+    limit = "student.max_length" if validated.aligned else "max_length of the teacher"
+    warnings = [*data.warnings, *data.window_warnings, *all_rows.cut_warnings(teacher.reader, limit)]
     contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
     index_bytes = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}
@@ -185,7 +190,16 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     rows_of = {part.task.name: part.train for part in data.parts}
     predicted = sizes(contents, counted, len(shards), index_bytes)
     return PreparedStore(
-        request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers
+        request,
+        settings,
+        teacher_ref,
+        rows_of,
+        job,
+        key,
+        chosen,
+        predicted,
+        validated.student.layers,
+        warnings,
     )
 
 
@@ -247,13 +261,18 @@ def _fit_to_budget(
     return {f"terms.{name}.{key}": value for name in names for key, value in values.items()}
 
 
-def plan_store(request: StoreRequest, out: Path) -> StorePlan:
+def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) -> StorePlan:
     """Predict the content and cost of a store; nothing is written.
+
+    Args:
+        warn: called with each warning about the rows.
 
     Raises:
         UserError: as for `prepare_store`.
     """
     prepared = prepare_store(request)
+    for text in prepared.warnings:
+        warn(text)
     job = prepared.job
     accelerator = make_accelerator()
     job.teacher.to(accelerator.device)

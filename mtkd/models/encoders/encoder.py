@@ -44,11 +44,11 @@ class StudentSettings(Strict):
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
         head_hidden_size: the width of the hidden layer of the task heads; 0 = no hidden layer.
         init_heads: what the task heads start from: "random" weights; the heads of the "teacher", which must
-            have the same sizes; a "linear-probe", which is fitted to the features of the untrained student on
-            the labelled rows (only for heads without a hidden layer); or "auto": the heads of the teacher
-            where they have the same sizes, and elsewhere (or for a student that learns from labels alone) a
-            linear probe, except for pairs of texts that are read as one sequence and for tasks without any
-            labels, whose heads start from random weights.
+            have the same sizes and labels; a "linear-probe", which is fitted to the features of the untrained
+            student on the labelled rows (only for heads without a hidden layer); or "auto": the heads of the
+            teacher where they have the same sizes and labels, and elsewhere (or for a student that learns
+            from labels alone) a linear probe, except for pairs of texts that are read as one sequence and for
+            tasks without any labels, whose heads start from random weights.
         dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 

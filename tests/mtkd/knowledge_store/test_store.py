@@ -21,6 +21,7 @@ import torch
 from in_process_workers import kill_a_worker
 from safetensors.torch import load_file, save_file
 
+import mtkd
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.knowledge_store import plan_store as store_plan
 from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
@@ -43,7 +44,7 @@ from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
-from tasks.common.errors import UserError
+from tasks.common.errors import MtkdWarning, UserError
 from tasks.common.records import write_record
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
@@ -138,6 +139,16 @@ def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
     settings: DistillSettings = validate(DistillSettings, plain)
     monkeypatch.setattr(store_plan, "load_settings", lambda *given: settings)
     return settings
+
+
+def test_rows_that_the_teacher_cuts_are_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
+    sets = SIZES | PART | {"student.max_length": 8}
+    given: dict[str, Any] = {"data": "pocket", "tasks": "rte", "teacher": tiny_teacher, "limit": 20}
+    cut = "of the training rows of rte have more than 8 tokens, and will be cut; a larger student.max_length"
+    with pytest.warns(MtkdWarning, match=cut):
+        mtkd.plan_store("hsk-tinybert-4", settings=sets, **given)
+    with pytest.warns(MtkdWarning, match=cut):
+        mtkd.build_store("hsk-tinybert-4", out=tmp_path / "store", settings=sets, **given)
 
 
 def test_a_full_fp32_store_trains_like_the_teacher(

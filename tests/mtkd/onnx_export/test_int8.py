@@ -21,6 +21,15 @@ from tasks.common.errors import UserError
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
+SCORES = {
+    "task": "rte",
+    "split": "validation",
+    "metrics": {"accuracy": 0.512},
+    "primary": 0.512,
+    "loss": 0.7,
+    "rows": 9,
+    "majority": 0.5,
+}
 WORDS = ["the", "film", "play", "was", "not", "very", "good", "bad", "dull", "long", "and", "of"]
 
 
@@ -42,7 +51,12 @@ def test_int8_predicts_almost_the_same(
 ) -> None:
     model = model_of(build(tiny_encoder), tiny_encoder, "rte,sst2")
     data = rows_of(model, "rte", ("sentence1", "sentence2")) | rows_of(model, "sst2", ("sentence",))
+    model.info.scores = {"rte/validation": SCORES}
     found = mtkd.export(mtkd.Model(model), out=tmp_path / "x", int8=True, max_drop=5, data=data)
+    card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
+    assert "validation scores of the fp32 model |" in card and "accuracy 0.512" in card
+    assert f"| rte | {100 * found.scores['rte'].score:.1f} | 100.0 |" in card
+    assert "model-index" not in card  # metadata say whose scores they are only by the name of the model
     assert found.int8 and found.scores["rte"].score > 0.9 and found.scores["sst2"].score > 0.9
     size = 4 * sum(weight.numel() for weight in model.parameters())
     assert (tmp_path / "x" / "weights.bin").stat().st_size < 0.4 * size  # rows of 8 units have many scales

@@ -114,6 +114,12 @@ def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: 
     assert (result.task.name, result.task.kind) == ("entailment", "classify")
     assert result.task.columns == ("sentence1", "sentence2") and result.task.labels == ("0", "1")
     assert result.rows == {"train": 20, "validation": 20, "test": 20, "unlabelled": 30}
+    lines = repr(result).splitlines()
+    assert lines[:2] == ["task      entailment (classify)", "text      sentence1, sentence2"]
+    assert lines[4:6] == [
+        "rows      train 20, validation 20, test 20, unlabelled 30",
+        f"pipeline  {result.pipeline}",
+    ]
     made = {path.name for path in result.pipeline.parent.iterdir() if not path.name.startswith(".")}
     assert made == {"pipeline.toml", "entailment.toml"}
     (task,) = resolve(str(result.task_file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -184,6 +185,22 @@ def test_a_change_runs_its_step_and_those_that_need_it(
     assert missing[1].reason == "out/student is missing" and names(missing) == ALL[1:]
 
 
+def test_a_table_changes_only_the_settings_that_it_names(file: Path, mtkd: Callable) -> None:
+    table = "steps.student.set.student={max_length=16, bilstm={hidden_size=4}}"
+    shown = mtkd("run", file, "--set", table, "--dry-run").out
+    for setting in ("max_length=16", "head_hidden_size=8", "bilstm.hidden_size=4", "bilstm.output_size=8"):
+        assert f" --set student.{setting} " in shown
+    terms = {"steps.student.set.terms.logits": {"weight": 0.5}, "steps": {"scores": {"limit": 4}}}
+    student, scores = library.run_pipeline(file, settings=terms, dry_run=True)[1::2]
+    assert "--set terms.logits.weight=0.5" in student.command and "--limit 4" in scores.command
+    assert "--against" in scores.command
+    table = {"steps.student.teacher": {"rte": "@teacher"}}  # in place of a text
+    assert "--teacher rte=out/teacher " in library.run_pipeline(file, settings=table, dry_run=True)[1].command
+    for empty in ({"steps": {}}, {"steps.student.set": {}}):
+        planned = library.run_pipeline(file, settings=empty, dry_run=True)
+        assert "student.max_length=24" in planned[1].command, "an empty table changes nothing"
+
+
 def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
     file: Path, commands: list[list[str]]
 ) -> None:
@@ -347,7 +364,6 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
     ("changes", "parts"),
     [
         ({"taks": "rte"}, ["unknown key of a pipeline 'taks'", "'tasks'"]),
-        ({"steps": {}}, ["no steps"]),
         ({"steps.more": {"epochs": 1}}, ["step 'more'", "no command"]),
         ({"steps.more": {"command": "refne"}}, ["step 'more'", "'refne'", "'refine'"]),
         ({"steps.more": {"command": "augment"}}, ["'augment' is not one command", "augment mask"]),
@@ -383,6 +399,8 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.teacher.set": {"train.lr": date(1979, 5, 27)}}, ["step 'teacher'", "set.train.lr = "]),
         ({"steps.teacher.device": "gpu"}, ["step 'teacher'", "unknown device 'gpu' (did you mean 'cuda'?)"]),
         ({"steps.student.teacher": ""}, ["step 'student'", "teacher = ''", "leave out this line"]),
+        ({"steps.student.teacher": math.nan}, ["step 'student': teacher = nan is not", "quotes"]),
+        ({"steps.student.teacher": {"rte": math.inf}}, ["step 'student': teacher = ", "quotes"]),
         ({"steps.student.tasks": " "}, ["step 'student'", "tasks = ' '", "leave out this line"]),
         ({"steps.teacher.set": {"train.lr": {}}}, ["step 'teacher'", "set.train.lr = {} is not valid"]),
     ],
@@ -395,6 +413,11 @@ def test_mistakes_are_found_before_the_first_step(
     for part in parts:
         assert part in as_options(str(caught.value))
     assert not commands and not (file.parent / "out").exists()
+
+
+def test_a_file_without_steps() -> None:
+    with pytest.raises(mtkd.UserError, match="the pipeline has no steps"):
+        load_steps({"title": "nothing"}, {}, "x")
 
 
 def test_a_long_chain_of_steps_is_put_in_order() -> None:

@@ -588,6 +588,35 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
     assert losses["auto"] == losses["linear-probe"] != losses["random"], "it starts from a linear probe"
 
 
+def test_a_copied_head_predicts_the_labels_in_the_order_of_the_task(
+    tiny_encoder: Path, write_task: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(place: str, labels: str) -> Path:
+        rows = [{"text": f"row {n}", "label": labels[n % 3]} for n in range(12)]
+        return write_task(tmp_path / place, "classify", labels, train=rows, validation=rows[:6])
+
+    options: dict[str, Any] = {"out": tmp_path / "teacher", "epochs": 1}
+    teacher = api.refine(str(tiny_encoder), tasks=write("abc", "abc"), **options)
+    sets = {"student.transformer.layers": 1, "train.lr": 1e-12, "train.epochs": 1, "terms.logits.weight": 0}
+    sets |= {"terms.labels": {"loss": "labels"}}  # the teacher's logits are not used
+
+    def distil(labels: str, heads: str = "auto") -> api.Model:
+        settings = sets | {"student.init_heads": heads}
+        out = tmp_path / f"student-{labels}-{heads}"
+        given: dict[str, Any] = {"teacher": teacher, "tasks": write(labels, labels), "settings": settings}
+        return api.distill("layerwise-3", out=out, **given)
+
+    copied = teacher.module.heads["topics"].state_dict()
+    for heads in ("auto", "teacher"):
+        head = distil("cab", heads).module.heads["topics"].state_dict()
+        for key in ("output.weight", "output.bias"):
+            assert torch.allclose(head[key], copied[key][[2, 0, 1]])
+    distil("abx")
+    assert "the teacher has no head to copy for topics" in capsys.readouterr().err
+    with pytest.raises(UserError, match="the teacher's head for 'topics' predicts other labels: a, b, c"):
+        distil("abx", "teacher")
+
+
 def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.max_length": 24, "student.transformer.layers": 1, "supervision": "labels"}
     given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "rte", **SHORT}

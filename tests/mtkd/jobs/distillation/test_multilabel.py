@@ -17,6 +17,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
+import mtkd as api
 from mtkd.losses.logits import soft_label_kl
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
@@ -224,3 +225,22 @@ def test_through_every_job(
     run("evaluate", "--model", tuned, *words, "--quiet")
     scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
     assert scores["others/test"]["threshold"] == kept["threshold"]
+
+
+def test_the_threshold_of_the_first_validation_split_is_used_for_all(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(3)
+
+    def rows(number: int) -> list[dict[str, Any]]:
+        words = [random.choice([word for pair in WORDS.values() for word in pair]) for _ in range(number)]
+        return [{"text": w, "label": [label for label in LABELS if random.random() < 0.4]} for w in words]
+
+    task = api.Task("topics", "multilabel", ("text",), LABELS, validation=("validation", "other"))
+    data = {"topics": {"train": rows(16), "validation": rows(24), "other": rows(24)}}
+    model = api.refine(str(tiny_encoder), data=data, tasks=task, out=tmp_path / "run", epochs=1)
+    scores = model.scores
+    assert scores["topics/validation"].threshold == scores["topics/other"].threshold
+    again = model.evaluate(data)
+    for split in ("topics/validation", "topics/other"):
+        assert again[split].metrics == pytest.approx(scores[split].metrics)

@@ -1121,17 +1121,71 @@ def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
     job = Job(("finetune", "--model", str(teacher.path)), tmp_path / "tuned")
     api.finetune(teacher, task=task, out=job.out, lr=1e-3, **options)
     job.command_file.write_text(json.dumps(job.command))
-    check_finished_inputs([job], "")
+    inputs = GridInputs("", None, tmp_path)
+    check_finished_inputs([job], inputs)
     (tmp_path / "validation.jsonl").rename(tmp_path / "moved.jsonl")
-    check_finished_inputs([job], "")  # rows that are not there cannot be compared
+    check_finished_inputs([job], inputs)  # rows that are not there cannot be compared
     write_task(tmp_path, "classify", "ab", train=rows, validation=rows[1:9])
     with pytest.raises(UserError, match=r"the rows of topics/validation changed after the run in .*tuned"):
-        check_finished_inputs([job], "")
+        check_finished_inputs([job], inputs)
     write_task(tmp_path, "classify", "ab", train=rows, validation=rows[:8])
     options |= {"overwrite": True, "settings": {"train.keep": "last"}}
     api.refine(str(tiny_encoder), tasks=task, out=teacher.path, **options)
     with pytest.raises(UserError, match=r"the model .*teacher changed after the run in .*tuned"):
-        check_finished_inputs([job], "")
+        check_finished_inputs([job], inputs)
+
+
+def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
+    tiny_encoder: Path, write_task: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = [{"text": f"the row of number {n}", "label": "ab"[n % 2]} for n in range(24)]
+    task = str(write_task(tmp_path, "classify", "ab", train=rows, validation=rows[:8]))
+    more = tmp_path / "more.csv"
+
+    def write_more(*numbers: int) -> None:
+        more.write_text("\n".join(["text", *(f"more {n}" for n in numbers)]) + "\n", encoding="utf-8")
+
+    write_more(1, 2, 3)
+    teacher = api.refine(str(tiny_encoder), tasks=task, out=tmp_path / "teacher", epochs=1).path
+    corpus = tmp_path / "copies"
+    made: dict[str, Any] = {
+        "data": None,
+        "tasks": task,
+        "out": corpus,
+        "unlabelled": {"topics": more},
+        "copies": 1,
+    }
+    api.augment.mask(**made)
+    given = {"teacher": f"topics={teacher}", "corpus": str(corpus)}
+    words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    job = Job(("distill", "layerwise-3", *words), tmp_path / "student")
+    small = {"student.transformer.layers": 1, "train.epochs": 1}
+    options: dict[str, Any] = {"unlabelled": {"topics": str(more)}, "settings": small, **given}
+    api.distill("layerwise-3", tasks=task, out=job.out, **options)
+    without_corpus = Job(("distill", "layerwise-3", *words[:2]), tmp_path / "other")
+    api.distill("layerwise-3", tasks=task, out=without_corpus.out, **options | {"corpus": None})
+    for finished in (job, without_corpus):
+        finished.command_file.write_text(json.dumps(finished.command))
+    inputs = GridInputs("", None, tmp_path, unlabelled={"topics": [str(more)]})
+
+    def change(finished: Job = job) -> str:
+        with pytest.raises(UserError) as refused:
+            check_finished_inputs([finished], inputs)
+        return refused.value.problem
+
+    check_finished_inputs([job, without_corpus], inputs)
+    more.rename(tmp_path / "moved.csv")
+    check_finished_inputs([job, without_corpus], inputs)
+    write_more(1, 2, 4)
+    assert "the rows of topics/unlabelled changed" in change(without_corpus)
+    assert "the rows of topics/train changed" in change()  # their copies cannot be added any more
+    api.augment.mask(**made, seed=1, overwrite=True)
+    assert f"the corpus {corpus} changed" in change()
+    write_more(1, 2, 3)
+    api.augment.mask(**made, overwrite=True)
+    check_finished_inputs([job], inputs)
+    api.refine(str(tiny_encoder), tasks=task, out=teacher, epochs=1, lr=1e-3, overwrite=True)
+    assert f"the teacher topics={teacher} changed" in change()
 
 
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
