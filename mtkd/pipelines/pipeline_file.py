@@ -36,7 +36,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
-_SET_OF_STEP = re.compile(r"steps\.[^.]+\.set\.")
+_SET_OF_STEP = re.compile(r"steps\.[^.]+\.set(\.|$)")
 _REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]*)")  # @NAME, TASK=@NAME and @NAME,@NAME
 
 
@@ -76,7 +76,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 
     Args:
         values: the contents of the file; relative paths start at the current directory.
-        settings: dotted key -> value; overrides the file. A table changes only the values that it names.
+        settings: dotted key -> value; overrides the file, as `override` does.
         name: the file without its suffix, after which the output directory is named by default.
 
     Raises:
@@ -105,14 +105,16 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 def override(values: dict[str, Any], settings: Mapping[str, Any], prefix: str = "") -> None:
     """Set the values of dotted keys in those of a file.
 
-    Like the settings of a recipe, a table changes only the values that it names.
+    Like the settings of a recipe, a table of steps, of one step or of its `set` changes only the values that
+    it names. A table that is the value of an option, such as `unlabelled`, replaces the one in the file.
     """
     for name, value in settings.items():
         key = f"{prefix}{name}"
         old: Any = values
         for part in key.split("."):
             old = old.get(part) if isinstance(old, dict) else None
-        merges = isinstance(old, dict) and isinstance(value, Mapping)
+        is_option = len(key.split(".")) > 2 and not _SET_OF_STEP.match(key)
+        merges = isinstance(old, dict) and isinstance(value, Mapping) and not is_option
         if merges and not stays_whole(_SET_OF_STEP.sub("", key), value):
             override(values, value, f"{key}.")
         else:

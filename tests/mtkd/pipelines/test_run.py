@@ -199,6 +199,9 @@ def test_a_table_changes_only_the_settings_that_it_names(file: Path, mtkd: Calla
     for empty in ({"steps": {}}, {"steps.student.set": {}}):
         planned = library.run_pipeline(file, settings=empty, dry_run=True)
         assert "student.max_length=24" in planned[1].command, "an empty table changes nothing"
+    text = file.read_text().replace('teacher = "@teacher"', 'teacher = { sst2 = "elsewhere" }')
+    file.write_text(text)
+    assert "sst2=" not in library.run_pipeline(file, settings=table, dry_run=True)[1].command
 
 
 def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
