@@ -190,6 +190,8 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
     options = _common_options(table["command"], allowed, common, own_options) | own_options
     if "set" in allowed:
         options["set"] = _settings(table["command"], common, own_options.get("set", {}))
+        if "train.seed" in options["set"] and "seed" not in own_options:
+            options.pop("seed", None)
     title = str(table.get("title", name))
     tasks = common.get("tasks")
     if "task" in allowed and allowed["task"].required and "task" not in own_options and tasks:
