@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
 from tasks.task_types.labels import label_texts, missing
@@ -39,13 +40,21 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
     return table.select(names)
 
 
+def guessed_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> pa.Array:
+    """`label_texts`; if all are numbers, whole numbers without a decimal point, as in a column of numbers."""
+    texts = label_texts(column, name)
+    if as_numbers(texts.filter(pa.array(~missing(texts))).unique().to_pylist()) is None:
+        return texts
+    return pc.replace_substring_regex(texts, r"^([+-]?\d+)\.0*$", r"\1")
+
+
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
     """True for the rows of a label column that have no label."""
     if is_nested_column(column.type):
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
-        return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
-    return pa.array(missing(label_texts(column)))
+        return pa.array([_is_no_score(text) for text in guessed_texts(column).to_pylist()])
+    return pa.array(missing(guessed_texts(column)))
 
 
 def _is_no_score(text: str | None) -> bool:
@@ -144,7 +153,7 @@ def _are_nearly_scores(
 
 def plain_values(column: pa.ChunkedArray) -> list[str]:
     """The labels of the labelled rows, as text."""
-    texts = label_texts(column)
+    texts = guessed_texts(column)
     return [text for text, gone in zip(texts.to_pylist(), missing(texts), strict=True) if not gone]
 
 
@@ -185,7 +194,7 @@ def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
     """The labels of each row, as a task of this type reads them; none for a row without a label."""
     if is_nested_column(column.type):
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
-    texts = label_texts(column)
+    texts = guessed_texts(column)
     values = zip(texts.to_pylist(), missing(texts), strict=True)
     return [[] if gone else _split(text) if kind == "multilabel" else [text] for text, gone in values]
 
@@ -203,7 +212,7 @@ def score_range(column: pa.ChunkedArray, label: str, what: str, location: Locati
     Raises:
         UserError: a label is not a number, or all are equal.
     """
-    scores = as_numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
+    scores = as_numbers(text for text in guessed_texts(column).to_pylist() if not _is_no_score(text))
     if scores is None:
         raise _no_scores(column, label, location)
     if not scores or min(scores) == max(scores):
@@ -215,7 +224,7 @@ def score_range(column: pa.ChunkedArray, label: str, what: str, location: Locati
 
 def _no_scores(column: pa.ChunkedArray, label: str, location: Location) -> UserError:
     """The error for a column of scores in which some values are not numbers."""
-    texts = enumerate(label_texts(column).to_pylist())
+    texts = enumerate(guessed_texts(column).to_pylist())
     wrong = [(row, text) for row, text in texts if not _is_no_score(text) and as_numbers([text]) is None]
     row, text = next((item for item in wrong if _WITH_COMMA.fullmatch(item[1])), wrong[0])
     if _WITH_COMMA.fullmatch(text):

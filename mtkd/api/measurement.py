@@ -12,8 +12,16 @@ from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
-from tasks.common.arguments import NonNegativeInt, PositiveInt, Threads, checked
-from tasks.common.errors import UserError
+from tasks.common.arguments import (
+    PositiveInt,
+    Rounds,
+    Threads,
+    TimedBatch,
+    TimedTokens,
+    WarmupRounds,
+    checked,
+)
+from tasks.common.errors import UserError, warn_caller
 from tasks.common.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
@@ -95,6 +103,7 @@ def predict(
     source: str | Path,
     out: str | Path,
     *,
+    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     format: str | None = None,
     block: PositiveInt = BLOCK,
     batch: PositiveInt = 64,
@@ -115,7 +124,10 @@ def predict(
     `score`, `no_answer_score` and `n_best`. All columns of the rows are kept.
 
     Args:
+        model: a run or model directory, an export, or a model; or the directory of a fine-tuned transformers
+            checkpoint, for which `task` must be given.
         task: None = the model's only task.
+        teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
         source: the rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
         out: another file; "-" or "/dev/stdout" = standard output.
         format: "jsonl", "csv", "tsv" or "parquet", for files whose names do not say it, and for standard
@@ -156,8 +168,10 @@ def predict(
     from mtkd.evaluation.prediction import predict_rows
     from mtkd.models.saved_model import model_directory
 
-    if isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
-        model_directory(Path(model))  # refuses a transformers checkpoint, which `load` accepts
+    if not isinstance(model, Model) and (_is_checkpoint(model) or teacher_labels):
+        model = _opened_checkpoint(Path(model), task, teacher_labels, device)
+    elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
+        model_directory(Path(model))  # refuses a pretrained encoder, which `load` accepts
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
     resolved_task, module = loaded.task(task), loaded.module
     torch.set_num_threads(threads or threads_before)
@@ -170,6 +184,22 @@ def predict(
         )
     finally:
         torch.set_num_threads(threads_before)
+
+
+def _opened_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Device | None) -> Model:
+    """A fine-tuned transformers checkpoint as a model of one task."""
+    from mtkd.api.model import Model
+    from mtkd.device import find_device
+    from mtkd.jobs.evaluate import open_model
+
+    try:
+        module, checkpoint = open_model(path, task, None, find_device(device), labels)
+    except UserError as error:
+        hint = error.hint and error.hint.replace("`tasks=", "`task=")
+        raise UserError(error.problem, expected=error.expected, hint=hint) from error
+    if checkpoint and checkpoint.warning:
+        warn_caller(checkpoint.warning)
+    return Model(module, device=device)
 
 
 def _require_torch(model: str | Path | Model) -> None:
@@ -209,10 +239,10 @@ def glue_submission(
 def bench_inference(
     models: Sequence[str | Path | Model] | Mapping[str, str | Path | Model],
     *,
-    seq_len: PositiveInt = 128,
-    batch: PositiveInt = 128,
-    rounds: PositiveInt = 10,
-    warmup: NonNegativeInt = 2,
+    seq_len: TimedTokens = 128,
+    batch: TimedBatch = 128,
+    rounds: Rounds = 10,
+    warmup: WarmupRounds = 2,
     precision: Precision = "fp32",
     device: Device | None = None,
 ) -> list[InferenceResult]:

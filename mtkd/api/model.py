@@ -115,10 +115,13 @@ class Model:
         return task_of_model(task, self._tasks)
 
     @checked
-    def predict(self, task: TaskSpec, rows: Any, *, batch: PositiveInt = 64, replace: bool = False) -> Any:
+    def predict(
+        self, task: TaskSpec | None, rows: Any, *, batch: PositiveInt = 64, replace: bool = False
+    ) -> Any:
         """Predict the labels of rows.
 
         Args:
+            task: None = the model's only task.
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
                 an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
                 columns.

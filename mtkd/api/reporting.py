@@ -47,7 +47,7 @@ def report_html(
 
     Raises:
         UserError: there is no run, a run is unfinished or cannot be read, `reference` is not one of them, or
-            `out` exists.
+            `out` exists or has another suffix than .html or .htm.
     """
     from mtkd.reporting.page import write_report
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.api.argument_types import Device, Unlabelled
 from mtkd.output_files.remote_paths import remote_paths
-from tasks.common.arguments import PositiveFloat, PositiveInt, Threads, checked
+from tasks.common.arguments import PositiveFloat, Rounds, Threads, TimedBatch, TimedTokens, checked
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import TaskSpec
 
@@ -26,9 +26,9 @@ def suggest_students(
     data: Any = None,
     tasks: TaskSpec | None = None,
     unlabelled: Unlabelled | None = None,
-    seq_len: PositiveInt = 128,
-    batch: PositiveInt = 16,
-    rounds: PositiveInt = 5,
+    seq_len: TimedTokens = 128,
+    batch: TimedBatch = 16,
+    rounds: Rounds = 5,
     threads: Threads | None = None,
     device: Device | None = None,
 ) -> Suggestions:

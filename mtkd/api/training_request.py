@@ -77,13 +77,17 @@ def load_recipe(
         train: settings of the training loop, of which those that were given count.
         shorthands: values for names in `SHORTHANDS`; None = as in the recipe.
     """
-    from mtkd.recipes import load_settings
+    from mtkd.recipes import dotted, load_settings, refuse_contradiction
 
     plain = {
         key: value.tolist() if hasattr(value, "tolist") else value for key, value in (settings or {}).items()
     }
-    changes = _train_changes(command, train, shorthands) | plain
-    return load_settings(recipe, command, changes, describe(tasks))
+    plain = dotted(plain)
+    changes = _train_changes(command, train, shorthands)
+    names = {SHORTHANDS[name]: name for name, value in shorthands.items() if value is not None}
+    for key in changes.keys() & plain.keys():
+        refuse_contradiction(names.get(key, key), changes[key], key, plain[key])
+    return load_settings(recipe, command, changes | plain, describe(tasks))
 
 
 def _tasks_of(model: Any) -> list[Task]:

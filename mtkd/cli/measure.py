@@ -19,6 +19,7 @@ from mtkd.cli.options import (
     teacher_labels_option,
     warn,
 )
+from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
 
 if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
@@ -147,10 +148,12 @@ def bench() -> None:
 
 @bench.command()
 @models_option
-@click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
-@click.option("--batch", default=128, type=click.IntRange(min=1), help="rows per forward pass")
-@click.option("--rounds", default=10, type=click.IntRange(min=1), help="timed batches per model")
-@click.option("--warmup", default=2, type=click.IntRange(min=0), help="untimed batches per model before that")
+@click.option("--seq-len", default=128, type=click.IntRange(4, MAX_TOKENS), help="tokens per row")
+@click.option("--batch", default=128, type=click.IntRange(1, MAX_BATCH), help="rows per forward pass")
+@click.option("--rounds", default=10, type=click.IntRange(1, MAX_ROUNDS), help="timed batches per model")
+@click.option(
+    "--warmup", default=2, type=click.IntRange(0, MAX_ROUNDS), help="untimed batches per model before that"
+)
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
 @device_option
 @report_options

@@ -10,7 +10,16 @@ from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.measure import batch_option, models_option
-from mtkd.cli.options import PATH, THREADS, device_option, report_options, say, show, table
+from mtkd.cli.options import (
+    PATH,
+    THREADS,
+    device_option,
+    report_options,
+    say,
+    show,
+    table,
+    teacher_labels_option,
+)
 from mtkd.training.interrupts import sigterm_exits
 from tasks.common.errors import UserError, counted
 from tasks.data.text_lines import STANDARD, output_path
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
 )
+@teacher_labels_option
 @click.option(
     "--in",
     "source",
@@ -81,7 +91,8 @@ def predict(
 ) -> None:
     """Predict rows of a file (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
-    Files of any length are read part by part. With an exported model, torch is not needed.
+    Files of any length are read part by part. The model may be a fine-tuned transformers
+    checkpoint. With an exported model, torch is not needed.
 
     With several models, each task of a submission is predicted by the first model that was trained on it.
     """
@@ -110,6 +121,7 @@ def _refuse_options_of_files() -> None:
     for option in context.command.params:
         of_files = option.name in (
             "task",
+            "teacher_labels",
             "source",
             "out",
             "format",

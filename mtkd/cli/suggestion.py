@@ -18,6 +18,7 @@ from mtkd.cli.options import (
     unlabelled_option,
     warn,
 )
+from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
 
 if TYPE_CHECKING:
     from mtkd.jobs.suggest import SuggestedStudent
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 @data_option
 @click.option("--tasks", help="task names, groups of tasks or task files  [default: those of the teacher]")
 @unlabelled_option
-@click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
-@click.option("--batch", default=16, type=click.IntRange(min=1), help="rows per forward pass")
-@click.option("--rounds", default=5, type=click.IntRange(min=1), help="timed batches per model")
+@click.option("--seq-len", default=128, type=click.IntRange(4, MAX_TOKENS), help="tokens per row")
+@click.option("--batch", default=16, type=click.IntRange(1, MAX_BATCH), help="rows per forward pass")
+@click.option("--rounds", default=5, type=click.IntRange(1, MAX_ROUNDS), help="timed batches per model")
 @click.option("--threads", type=THREADS, help="number of CPU threads  [default: torch's default]")
 @device_option
 @report_options

@@ -248,6 +248,8 @@ class Grid(Strict):
             if TEACHER in self.cells:
                 raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
             load_settings(self.refine.recipe, "refine", self.refine.set)
+            if "train.seed" in self.refine.set:
+                raise UserError("[refine] sets train.seed", hint="set `seed` of [refine] instead")
         rows = [*self.cells, *([TEACHER] if self.refine else [])]
         if self.baselines:
             rows += [CONSTANT, LINEAR, COSINE]

@@ -100,7 +100,7 @@ def evaluate(
     target, directories = find_device(device), {"model": model, "against": against}
     labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
-    model, checkpoint = _opened(model, spec, data, target, labels)
+    model, checkpoint = open_model(model, spec, data, target, labels)
     model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, model_tasks, data) if spec else model_tasks
     other, other_checkpoint = None, None
@@ -149,9 +149,9 @@ def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskMode
 def _other_model(
     against: EvaluatedModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """As `_opened`, for the model to compare with; its errors name the argument."""
+    """As `open_model`, for the model to compare with; its errors name the argument."""
     try:
-        other, checkpoint = _opened(against, tasks, None, device, labels)
+        other, checkpoint = open_model(against, tasks, None, device, labels)
         if isinstance(other, Path):
             read_saved(other)  # raises the errors
     except UserError as error:
@@ -274,7 +274,7 @@ def _require_model(path: Path) -> None:
         raise UserError(error.problem, expected=RUN_OR_CHECKPOINT, hint=error.hint) from error
 
 
-def _opened(
+def open_model(
     model: EvaluatedModel, spec: TaskSpec | None, data: Any, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
     """Load a transformers checkpoint, which does not know its task; other models stay as they are.

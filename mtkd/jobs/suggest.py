@@ -20,6 +20,7 @@ from mtkd.evaluation.inference_bench import (
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import ModelInfo
@@ -219,8 +220,7 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
     """Each student as its name, its recipe and the settings that differ, in the order of expected scores."""
     for layers in range(min(6, teacher.layers - 1), 0, -1):
         yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
-    static_settings = {"student.static.width": teacher.hidden_size} if teacher.hidden_size < 256 else {}
-    yield "static", "static", static_settings
+    yield "static", "static", dict(width_settings(StaticSettings(), teacher))
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
         sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}

@@ -19,6 +19,7 @@ from mtkd.output_files.safetensors_shards import read_header
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
+from tasks.common.reading import is_lfs_pointer
 from tasks.common.records import Record, read_record
 
 SAFETENSORS = "model.safetensors"
@@ -39,6 +40,7 @@ def find_weights(name: str, local_files_only: bool) -> Path:
 
     Raises:
         FileNotFoundError: there is no such file.
+        UserError: in a directory, a part is missing, or the file is a pointer of Git LFS.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -47,11 +49,32 @@ def find_weights(name: str, local_files_only: bool) -> Path:
     for file_name in (SAFETENSORS, INDEX, BIN):
         if directory.is_dir():
             if (directory / file_name).is_file():
+                _check_files(directory / file_name)
                 return directory / file_name
         else:
             with contextlib.suppress(EntryNotFoundError):
                 return Path(hf_hub_download(name, file_name, local_files_only=local_files_only))
     raise FileNotFoundError(f"it has neither {SAFETENSORS} nor {BIN}")
+
+
+def _check_files(file: Path) -> None:
+    """Check that a file of weights, or an index and the files that it names, are there."""
+    for part in [file, *_parts(file)]:
+        if not part.is_file():
+            raise UserError(
+                f"{part} is missing, which {INDEX} names", hint="copy or download all files of the model"
+            )
+        if is_lfs_pointer(part):
+            raise UserError(
+                f"{part} is a Git LFS pointer, not the weights themselves",
+                hint="download the weights: run `git lfs pull` in this directory",
+            )
+
+
+def _parts(file: Path) -> list[Path]:
+    """The files that an index names; none if the file is no index."""
+    names = read_record(file, _Index).weight_map.values() if file.name == INDEX else ()
+    return [file.with_name(name) for name in dict.fromkeys(names)]
 
 
 def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[Any, set[str]]:
@@ -121,10 +144,7 @@ def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:
     Raises:
         UserError: they are integers, truth values or complex numbers, which loading would convert silently.
     """
-    files = [file]
-    if file.name == INDEX:
-        names = read_record(file, _Index).weight_map.values()
-        files = [file.with_name(name) for name in dict.fromkeys(names)]
+    files = _parts(file) or [file]
     expected = {name for name, weight in module.state_dict().items() if weight.is_floating_point()}
     for part in files:
         for name, stored in read_header(part).tensors.items():

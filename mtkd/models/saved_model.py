@@ -153,7 +153,7 @@ def model_directory(directory: Path) -> Path:
         on_hub = "/" in str(directory) and is_hub_name(str(directory))
         more = " and no such mtkd model on the hub" if on_hub else did_you_mean_model(str(directory))
         raise UserError(
-            f"there is no directory {directory}{more}",
+            f"{directory} is a file" if directory.is_file() else f"there is no directory {directory}{more}",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
             hint=None if is_local else hint,
         )

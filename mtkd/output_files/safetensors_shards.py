@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtkd.output_files.sharded_output import Footer
-from tasks.common.reading import not_regular
+from tasks.common.reading import is_lfs_pointer, not_regular
 
 
 class SafetensorsFormat:
@@ -57,6 +57,8 @@ def read_header(path: Path) -> Header:
     """
     if problem := not_regular(path):
         raise ValueError(f"it {problem}")
+    if is_lfs_pointer(path):
+        raise ValueError("it is a Git LFS pointer; `git lfs pull` downloads the file")
     try:
         with safe_open(path, "np"):  # checks the header
             pass

@@ -52,7 +52,7 @@ command = "distill"
 recipe = {recipe:<23} # `mtkd recipes` lists others
 {teacher}
 {labels}{unlabelled}
-set.student.max_length = {length}
+{settings}set.student.max_length = {length}
 # steps = 2000
 """
 
@@ -63,8 +63,7 @@ command = "distill"
 recipe = {recipe}
 {unknown}teacher = {teacher:<22} # {about_teacher}
 steps = "@student"
-{settings}
-set.student.max_length = {length}
+{settings}set.student.max_length = {length}
 """
 
 _COMPARISON = """
@@ -136,6 +135,7 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
         if plan.teacher
         else 'teacher = "@teacher"             # the output of the step above',
         labels=_labels_option(task, plan),
+        settings=_settings(plan.sizes),
         length=length,
         unlabelled=option if unlabelled else f"# {option}  # text without labels helps most",
     )
@@ -144,7 +144,7 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
         unknown=_UNKNOWN.format(option=plan.encoder_option) if plan.encoder_option else "",
         teacher=as_toml(plan.control_teacher or plan.teacher or "@teacher"),
         about_teacher=_about_control(plan),
-        settings="\n".join(f"set.{key} = {as_toml(value)}" for key, value in plan.control.items()),
+        settings=_settings({**plan.control, **plan.sizes}),
         length=length,
     )
     teacher_run = [plan.teacher] if plan.is_run else [] if plan.teacher else ["@teacher"]
@@ -158,6 +158,11 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
         return text + _EXPORT_STEP
     commented = "".join(f"# {line}\n" if line else "\n" for line in _EXPORT_STEP.splitlines())
     return f"{text}\n# This step needs the packages onnx, onnxruntime and onnxscript.{commented}"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    """The lines of a step that set settings."""
+    return "".join(f"set.{key} = {as_toml(value)}\n" for key, value in settings.items())
 
 
 _UNKNOWN = """\

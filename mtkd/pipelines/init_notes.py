@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,22 @@ from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
 from tasks.checks.data_quality import CUT_SHARE, FEWEST_ROWS, cut_message, labels_alike
 from tasks.common.errors import counted, shorten
+from tasks.common.records import as_toml
+from tasks.data.raw_table import RawTable
+from tasks.data.soft_labels import has_soft_labels, read_soft_labels
 from tasks.guess import Guess
-from tasks.guess_labels import FEW_WRONG, MINUS_ONE, as_numbers, is_minus_one
+from tasks.guess_labels import (
+    FEW_WRONG,
+    MINUS_ONE,
+    as_numbers,
+    guessed_texts,
+    is_minus_one,
+    is_nested_column,
+    is_text_column,
+)
 from tasks.task import Task
-from tasks.task_types.labels import label_texts
 
+_SAMPLE = 100  # rows that say what a column holds
 _NO_VALUE = ("n/a", "na", "n.a.", "null", "none", "nan", "?", "-", "--")  # in lower case
 
 
@@ -32,11 +44,40 @@ def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
     return notes + labels_alike(task)
 
 
+def probability_columns(task: Task, raw: RawTable) -> list[str]:
+    """The columns that seem to hold a probability for each label, which a task can name as `soft_labels`."""
+    if not task.labels or not has_soft_labels(task):
+        return []
+    first = replace(raw, table=raw.table.slice(0, _SAMPLE))
+    found = []
+    for name in first.table.column_names:
+        values = first.table[name].drop_null()
+        is_json = is_text_column(values.type) and str(values[:1].to_pylist())[2:3] in ("[", "{")
+        if (
+            name not in (*task.columns, task.label)
+            and len(values)
+            and (is_json or is_nested_column(values.type))
+        ):
+            read = read_soft_labels(replace(task, soft_labels=name), first)
+            found += [name] if read.kind == "probabilities" and read.valid.any() else []
+    return found
+
+
+def probability_notes(task: Task, raw: RawTable) -> list[str]:
+    """What can be done with a column of probabilities."""
+    return [
+        f"the column {name!r} seems to hold the probabilities of the labels: with soft_labels = "
+        f"{as_toml(name)} in the task file, a student can learn from them "
+        "(docs/teachers.md#no-model-at-all-soft-labels-in-the-data)"
+        for name in probability_columns(task, raw)
+    ]
+
+
 def number_notes(guess: Guess, train: Part) -> list[str]:
     """Numbers that a few rows have as their label, where the others have words."""
     if guess.kind != "classify":
         return []
-    texts = label_texts(train.raw.table[guess.label]).to_pylist()
+    texts = guessed_texts(train.raw.table[guess.label]).to_pylist()
     counts = Counter(texts)
     numbers = [label for label in guess.labels if counts[label] and as_numbers([label])]
     rows = sum(counts[number] for number in numbers)
@@ -56,7 +97,7 @@ def unlabelled_note(task: Task, labels: pa.ChunkedArray, rows: int) -> str:
     note = f"{counted(rows, 'training row')} without a label: text for the student"
     if task.kind == "multilabel":
         return note + "; write [] for a row to which no label applies"
-    if task.kind != "classify" or not (count := sum(map(is_minus_one, label_texts(labels).to_pylist()))):
+    if task.kind != "classify" or not (count := sum(map(is_minus_one, guessed_texts(labels).to_pylist()))):
         return note
     are = "is" if count == 1 else "are"
     return f"{note}; {count:,} of them {are} labelled -1: {MINUS_ONE}"
@@ -93,7 +134,7 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     train = splits["train"]
     if task.kind != "classify":
         return []
-    counts = Counter(label_texts(train.raw.table[guess.label]).to_pylist())
+    counts = Counter(guessed_texts(train.raw.table[guess.label]).to_pylist())
     notes = [
         f"the label {unseen!r} is in validation rows, but in no training row: a typo?"
         for unseen in [text for text in guess.labels if text not in counts][:3]
@@ -108,7 +149,7 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     if rare:
         fewer = f"fewer than {FEWEST_ROWS} training rows"
         notes.append(f"{len(rare)} of {len(guess.labels)} labels have {fewer}: {shorten(rare)}")
-    measured = set(label_texts(splits["validation"].raw.table[guess.label]).to_pylist())
+    measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
     if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:
         notes.append(
             f"{len(unmeasured)} of {len(guess.labels)} labels are in no validation row, so no score tells "

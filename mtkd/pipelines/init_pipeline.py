@@ -22,6 +22,8 @@ from mtkd.pipelines.init_notes import (
     guess_notes,
     label_notes,
     number_notes,
+    probability_columns,
+    probability_notes,
     unlabelled_note,
 )
 from mtkd.pipelines.init_split import set_aside
@@ -152,6 +154,7 @@ def init_pipeline(
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
     notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
+    notes += probability_notes(task, splits["train"].raw)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():
@@ -276,7 +279,8 @@ def _write(
         if part.path is not None:
             return _path_from(out, part.path)
         sink = pa.BufferOutputStream()
-        pq.write_table(part.raw.table.drop_columns(unread_columns(task, part.raw)), sink)
+        unread = set(unread_columns(task, part.raw)) - set(probability_columns(task, part.raw))
+        pq.write_table(part.raw.table.drop_columns(sorted(unread)), sink)
         contents[f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 

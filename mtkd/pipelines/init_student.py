@@ -25,7 +25,8 @@ class StudentPlan:
         teacher: the teacher; None if a step of the pipeline trains one.
         teacher_labels: the task's labels in the order of the teacher's outputs; None if matched by name.
         is_run: True if the teacher is a run of mtkd, which a report can show.
-        control: the settings that the control needs.
+        sizes: the settings that student and control need to fit the teacher.
+        control: the settings that only the control needs.
         control_teacher: what the control is initialised from, and whose vocabulary it reads; None as for the
             student.
         encoder_option: the option of the control that should name the encoder that the teacher was fine-tuned
@@ -37,6 +38,7 @@ class StudentPlan:
     teacher: str | None = None
     teacher_labels: Sequence[str] | None = None
     is_run: bool = False
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     control: Mapping[str, Any] = field(
         default_factory=lambda: {"supervision": "labels", "student.transformer.init": "encoder"}
     )
@@ -62,8 +64,9 @@ def plan_student(
     """
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
-    from mtkd.jobs.distillation.find_teachers import encoder_of
+    from mtkd.jobs.distillation.find_teachers import encoder_of, find_teachers
     from mtkd.jobs.distillation.validated_run import validate_run
+    from mtkd.models.encoders.static import StaticStudentSettings, width_settings
     from mtkd.models.encoders.transformer_student import TransformerStudentSettings
     from mtkd.recipes import load_settings
     from mtkd.recipes.control import control_settings
@@ -73,6 +76,11 @@ def plan_student(
     orders = {task.name: list(labels)} if labels else None
     settings = load_settings(recipe, "distill", {}, task.name)
     control = control_settings(settings)
+    sizes: dict[str, Any] = {}
+    if teacher and isinstance(settings.student, StaticStudentSettings):
+        ref = find_teachers(teacher, [task], heads=True, labels=orders)
+        sizes = width_settings(settings.student.static, ref.config.spec) if ref else {}
+        settings = load_settings(recipe, "distill", sizes, task.name)
     validated = validate_run(
         settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
@@ -85,7 +93,7 @@ def plan_student(
             "`init='DIR'`",
         )
     encoder = encoder_of(teacher) if teacher else ENCODER
-    controls = load_settings(recipe, "distill", control, task.name)
+    controls = load_settings(recipe, "distill", sizes | control, task.name)
     student = controls.student.model_copy(update={"init_heads": "random"})  # a control copies no heads
     control_teacher = encoder if student.needs_teacher_weights else None
     validate_run(controls, control_teacher or teacher or ENCODER, [task])
@@ -105,6 +113,7 @@ def plan_student(
         as_named(teacher) if teacher else None,
         labels,
         bool(teacher) and (Path(str(teacher)) / RUN_FILE).is_file(),
+        sizes,
         control,
         as_named(control_teacher) if control_teacher else None,
         option,

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mtkd.pipelines.references import check_references, find_steps, substitute
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting, stays_whole
 from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
@@ -37,7 +38,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
 _SET_OF_STEP = re.compile(r"steps\.[^.]+\.set(\.|$)")
-_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]*)")  # @NAME, TASK=@NAME and @NAME,@NAME
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def shipped() -> list[str]:
@@ -99,7 +100,11 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
         with naming_step(step_name):
             _require_command(step_name, table, [other for other in tables if other != step_name])
             steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
-    return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
+    ordered = _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()})
+    for step in ordered:
+        with naming_step(step.name):
+            check_references(step, steps_by_name)
+    return ordered, Path(out)
 
 
 def override(values: dict[str, Any], settings: Mapping[str, Any], prefix: str = "") -> None:
@@ -143,7 +148,7 @@ def naming_step(name: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(
-            f"step {name!r}: {error.problem}", expected=error.expected, hint=error.hint
+            f"step {brief(name)}: {error.problem}", expected=error.expected, hint=error.hint
         ) from error
 
 
@@ -158,8 +163,8 @@ def _require_command(name: str, table: Any, others: Sequence[str]) -> None:
 
 def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Iterator[Step]:
     """The step of a table; of a command for one task, a step for each of the common tasks."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise UserError(f"{name!r} is not a valid name", expected="letters, digits, _ and -")
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{brief(name)} is not a valid name", expected="up to 100 letters, digits, _ and -")
     for key, value in table.items():
         values = list(value.values()) if isinstance(value, dict) else [value]
         items = [item for listed in values for item in (listed if isinstance(listed, list) else [listed])]
@@ -187,6 +192,8 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
     options = _common_options(table["command"], allowed, common, own_options) | own_options
     if "set" in allowed:
         options["set"] = _settings(table["command"], common, own_options.get("set", {}))
+        if "train.seed" in options["set"] and "seed" not in own_options:
+            options.pop("seed", None)
     title = str(table.get("title", name))
     tasks = common.get("tasks")
     if "task" in allowed and allowed["task"].required and "task" not in own_options and tasks:
@@ -246,20 +253,13 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
     """The step with the outputs of other steps in place of references, and the names of these steps."""
     needs: dict[str, None] = {}
 
-    def path(reference: re.Match[str]) -> str:
-        referenced, output = _find(reference[1], steps)
+    def path(reference: str) -> str:
+        referenced, output = find_steps(reference, steps)
         needs.update(dict.fromkeys(referenced))
         return output
 
-    def visit(value: Any) -> Any:
-        if isinstance(value, str):
-            return _REFERENCE.sub(path, value)
-        if isinstance(value, dict):
-            return {key: visit(item) for key, item in value.items()}
-        return [visit(item) for item in value] if isinstance(value, list) else value
-
     with naming_step(step.name):
-        options = {key: visit(value) for key, value in step.options.items()}
+        options = {key: substitute(value, path) for key, value in step.options.items()}
         if step.steps_of:
             if step.steps_of not in steps or steps[step.steps_of].command not in TRAINS:
                 training_steps = [
@@ -270,20 +270,6 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
                 raise unknown("step that trains in `steps`:", step.steps_of, training_steps)
             options["steps"] = step.options["steps"]
     return replace(step, options=options, raw=step.options, needs=tuple(needs))
-
-
-def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
-    """The steps that `NAME`, or `NAME/FILE` in its output, refers to, and the path."""
-    parts = reference.split("/")
-    if ".." in parts:
-        raise UserError(f"@{reference} leads out of the output of a step", expected="@NAME or @NAME/FILE")
-    for count in range(len(parts), 0, -1):
-        head, rest = "/".join(parts[:count]), parts[count:]
-        if head in steps:
-            return [head], str(Path(steps[head].out, *rest))
-        if several := [name for name in steps if name.startswith(f"{head}/")]:
-            return several, str(Path(steps[several[0]].out).parent.joinpath(*rest))
-    raise unknown("step", parts[0], steps, hint="@NAME stands for the output of the step NAME")
 
 
 def _ordered(steps: Mapping[str, Step]) -> list[Step]:

@@ -21,10 +21,13 @@ from mtkd.recipes.settings_reference import written
 from mtkd.teachers.label_lists import label_list
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.task_names import resolve
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NO_STEPS = ("demo", "init", "run")
 _INTERRUPTED = (130, 143)
+_WITH_NUMBERS = ("set", "teacher-labels")  # options of text whose values in a table may be numbers
 _CHOSEN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
 
 
@@ -157,17 +160,31 @@ def check_step(step: Step) -> dict[str, Any]:
         tasks = params.get("tasks") or params.get("task") or "glue"
         shorthands = {name: params.get(name) for name in SHORTHANDS}
         load_recipe(step.command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
+    if (files := params.get("unlabelled")) and params.get("tasks"):
+        UnlabelledRequest(files).check(resolve(params["tasks"]))
     return params
 
 
 def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str]:
     """The words of a command line that set an option or argument."""
-    values = value if isinstance(value, list) else [value]
+    values = _items(value)
     if isinstance(param, click.Option) and param.is_flag:
         if not isinstance(value, bool):
             raise UserError(f"{name} = {value!r}", expected="true or false")
         yield from [f"--{name}"] if value else param.secondary_opts[:1]
         return
+    plain = [
+        item for part in (value.values() if isinstance(value, dict) else values) for item in _items(part)
+    ]
+    is_text = param.type is click.STRING or isinstance(param.type, click.Path)
+    if (
+        is_text
+        and name not in _WITH_NUMBERS
+        and (numbers := [n for n in plain if isinstance(n, int | float)])
+    ):
+        raise UserError(
+            f"{name} = {brief(value)} holds a number", expected="text", hint=f'in quotes: "{numbers[0]}"'
+        )
     if isinstance(value, dict):
         values = _pairs(name, value)
     elif len(values) > 1 and not param.multiple and param.nargs == 1:
@@ -184,14 +201,18 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
         yield str(item)
 
 
+def _items(value: Any) -> list[Any]:
+    """The items of a list, or the one value."""
+    return value if isinstance(value, list) else [value]
+
+
 def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
     """A table as KEY=VALUE, or several of them for a list; settings and labels as their options take them."""
     if name == "set":
         return [f"{key}={written(value)}" for key, value in table.items()]
     if name == "teacher-labels":
         table = {key: label_list(value) if isinstance(value, list) else value for key, value in table.items()}
-    lists = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
-    return [f"{key}={item}" for key, items in lists.items() for item in items]
+    return [f"{key}={item}" for key, value in table.items() for item in _items(value)]
 
 
 def execute(command: str, words: list[str]) -> None:

@@ -238,15 +238,27 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
     Two kinds of table stay whole: a term with its loss, whose other settings depend on it, and those of
     `per_task`.
+
+    Raises:
+        UserError: a setting has two values.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         path = f"{prefix}{key}"
-        if not isinstance(value, Mapping) or not value:
-            flat[path] = value
-            continue
-        flat |= {path: value} if stays_whole(path, value) else dotted(value, f"{path}.")
+        whole = not isinstance(value, Mapping) or not value or stays_whole(path, value)
+        found = {path: value} if whole else dotted(value, f"{path}.")
+        for name in found.keys() & flat.keys():
+            refuse_contradiction(name, flat[name], name, found[name])
+        flat |= found
     return flat
+
+
+def refuse_contradiction(one: str, value: Any, other: str, other_value: Any) -> None:
+    """Raise UserError if two arguments that set the same setting have different values."""
+    if value != other_value:
+        raise UserError(
+            f"`{one}={value}` and `{other}={other_value}` contradict each other", hint="leave one of them out"
+        )
 
 
 def stays_whole(path: str, value: Mapping[str, Any]) -> bool:

@@ -51,6 +51,8 @@ def write_report(
     Raises:
         UserError: `out` exists already, or a run or the data cannot be read.
     """
+    if out.suffix.lower() not in ("", ".html", ".htm"):
+        raise UserError(f"`out={str(out)!r}` is not the name of a page", expected="a file that ends in .html")
     if out.exists() and not (overwrite and out.is_file()):
         problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"

@@ -33,6 +33,7 @@ def label_order(
         UserError: the numbers of labels differ, or names do not match.
     """
     labels = task.labels
+    shown = shorten(name if name.isprintable() else repr(name) for name in names)
     n_labels = len(labels) or task.type.n_outputs(task)
     if user_labels is not None and (
         len(user_labels) != n_labels or None in label_positions(labels, user_labels) or not labels
@@ -44,7 +45,7 @@ def label_order(
         )
     if len(names) != n_labels and not (task.kind == "rank" and len(names) == 1):
         raise UserError(
-            f"{who} has {counted(len(names), 'output')} ({shorten(names)}), but the task {task.name!r} "
+            f"{who} has {counted(len(names), 'output')} ({shown}), but the task {task.name!r} "
             + (f"has {counted(n_labels, 'label')} ({shorten(labels)})" if labels else f"needs {n_labels}"),
             expected="a checkpoint that was fine-tuned on the same labels",
         )
@@ -56,12 +57,12 @@ def label_order(
         return order, None
     if order or not all(_NUMBERED.fullmatch(name) for name in names):
         raise UserError(
-            f"the outputs of {who} are named {shorten(names)}, but the labels of the task {task.name!r} are "
+            f"the outputs of {who} are named {shown}, but the labels of the task {task.name!r} are "
             f"{shorten(labels)}",
             hint=f"name the task's labels in the order of the outputs: {_example(task)}",
         )
     warning = (
-        f"{who} does not name its outputs ({shorten(names)}): they are taken as {shorten(labels)}, in this "
+        f"{who} does not name its outputs ({shown}): they are taken as {shorten(labels)}, in this "
         f"order. If another order is right, pass {_example(task)} with the labels "
         "in that order."
     )

@@ -79,7 +79,10 @@ def _fits(task: Task, text: str | None) -> bool:
 def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
-        raise UserError(f"{path}: column {name!r} holds {column.type}, not text")
+        raise UserError(
+            f"{path}: column {name!r} holds {column.type}, not text",
+            hint="convert it to text, for example with `astype(str)` of pandas, or name another column",
+        )
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:

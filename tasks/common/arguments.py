@@ -34,6 +34,11 @@ Bytes = Annotated[int, Range(1, 2**63 - 1)]
 MAX_THREADS = 1024
 Threads = Annotated[int, Range(1, MAX_THREADS)]
 ThreadsOrAll = Annotated[int, Range(0, MAX_THREADS)]  # 0 = all cores
+MAX_BATCH, MAX_TOKENS, MAX_ROUNDS = 8_192, 65_536, 10_000  # of models that are timed
+TimedBatch = Annotated[int, Range(1, MAX_BATCH)]
+TimedTokens = Annotated[int, Range(1, MAX_TOKENS)]
+Rounds = Annotated[int, Range(1, MAX_ROUNDS)]
+WarmupRounds = Annotated[int, Range(0, MAX_ROUNDS)]
 Device = Annotated[str, IsDevice(), Expected("cpu, cuda, cuda:N or mps")]
 PositiveFloat = Annotated[float, Range(0, HIGH_LIMIT, above=True)]
 

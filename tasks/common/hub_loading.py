@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib.metadata
 import itertools
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -181,10 +182,12 @@ def _models_inside(directory: Path) -> list[str]:
 
 
 def refuse_path(what: str, name: str) -> None:
-    """Raise UserError for the path of a directory that does not exist, which cannot be a name on the hub.
+    """Raise UserError for a file, or the path of a missing directory, which cannot be names on the hub.
 
     `owner/model` is a path if the directory `owner` exists.
     """
+    if os.path.isfile(name):
+        raise UserError(f"cannot load the {what}: {name} is a file", expected=_expected(what))
     parent = Path(name).parent
     if name.startswith((".", "~", "/")) or len(parent.parts) > 1 or (parent != Path() and parent.is_dir()):
         raise UserError(

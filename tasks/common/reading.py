@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tasks.common.errors import UserError, did_you_mean_path
 
+_LFS = b"version https://git-lfs"
 MAX_BYTES = 1 << 28  # of a JSON or TOML file
 _KINDS = {
     stat.S_IFDIR: "is a directory",
@@ -73,3 +74,9 @@ def read_small_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     if len(raw) > max_bytes:
         raise UserError(f"{path} has more than {max_bytes:,} bytes", expected="a smaller file")
     return raw
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """True for the small text that Git leaves in place of a file if Git LFS has not downloaded it."""
+    with open(path, "rb") as file:
+        return file.read(len(_LFS)) == _LFS

@@ -120,7 +120,7 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if hasattr(rows, "to_arrow"):  # polars
         return rows.to_arrow()
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        return _of_pandas(rows)
     if isinstance(rows, Mapping):
         for name, values in rows.items():
             if values is None or isinstance(values, _NO_COLUMN):
@@ -136,6 +136,18 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if isinstance(rows, str) or not isinstance(rows, Sequence):
         raise TypeError(f"{a_type(rows)} is not a table")
     return _of_records(rows, columns)
+
+
+def _of_pandas(rows: Any) -> pa.Table:
+    """A table of a DataFrame; raises TypeError that names a column of mixed types, and some of its rows."""
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    except pa.ArrowException:
+        for number, name in enumerate(rows.columns):
+            if str(rows.dtypes.iloc[number]) == "object":
+                column = rows.iloc[:, number]
+                _array(str(name), column.where(column.notna(), None).tolist())
+        raise
 
 
 def _column(rows: Any) -> list[Any] | None:

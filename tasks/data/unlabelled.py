@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,6 +96,12 @@ class UnlabelledRequest:
             if not matching:
                 raise _no_file(task, [pattern], source)
             paths += matching
+        counts = Counter(path.resolve() for path in paths)
+        if twice := [path for path in paths if counts[path.resolve()] > 1]:
+            raise UserError(
+                f"`unlabelled` names {twice[0]} twice for the task {task.name!r}",
+                hint="name each file once; a pattern may match files that are named as well",
+            )
         return lambda: read_all_batches(paths, task)
 
     def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:

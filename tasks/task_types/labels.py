@@ -151,11 +151,13 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     """(n,) float64 class ids; NaN for texts that are neither a label name nor an id.
 
     Names take precedence over ids: if any label name is a number, ids are not accepted, and a label called
-    1.0 may also be written 1, as `label_texts` writes a column of floating-point numbers.
+    1.0 may also be written 1, as `label_texts` writes a column of floating-point numbers, and the other way
+    round.
     """
     names = list(task.labels)
     if any(map(_is_number, names)):
-        names += [_number_text(float(name)) if _is_number(name) else name for name in names]
+        plain = [_number_text(float(name)) if _is_number(name) else name for name in names]
+        names += [*plain, *(f"{name}.0" if name.lstrip("-").isdecimal() else name for name in plain)]
     else:
         ids = range(len(task.labels))
         names += [str(number) for number in ids] + [f"{number}.0" for number in ids]

@@ -38,7 +38,7 @@ def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
         (["b", "a", " ", "\t"], "classify", ("a", "b")),
         (["0.25", " ", "4.5"], "regress", (0.0, 5.0)),
         ([10, 9, 2], "classify", ("2", "9", "10")),
-        (["10", "9.0", "2"], "classify", ("2", "9.0", "10")),
+        (["10", "9.0", "2"], "classify", ("2", "9", "10")),
         ([True, False], "classify", ("0", "1")),
         (["1", "0", "-1", None], "classify", ("0", "1")),
         ([0.25, 4.5, 3.0], "regress", (0.0, 5.0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,6 +165,7 @@ def find_teachers(
                 expected=f"a task of the run: {shorten(by_name, name)}",
                 hint="add it to `tasks`, or leave the teacher out",
             )
+    _refuse_repeated(pairs, list(by_name))
     with_teacher = {name for name, _ in pairs if name is not None}
     tasks_without_teacher = [
         name for name, task in by_name.items() if name not in with_teacher and not task.soft_labels
@@ -218,8 +220,21 @@ def _tasks_by_teacher(
     return teachers
 
 
+def _refuse_repeated(pairs: Sequence[tuple[str | None, Any]], task_names: list[str]) -> None:
+    """Raise UserError if a teacher is named twice for a task: its average with itself is no other teacher."""
+    for (name, teacher), (other_name, other) in itertools.combinations(pairs, 2):
+        if _is_same_teacher(teacher, other) and (name is None or other_name in (None, name)):
+            of_task = name or other_name or task_names[0]
+            raise UserError(
+                f"the teacher {teacher_name(teacher)} is named twice for the task {of_task!r}",
+                hint="name it once",
+            )
+
+
 def _is_same_teacher(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, str) and isinstance(other, str) and one == other)
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or (os.path.exists(one) and os.path.realpath(one) == os.path.realpath(other))
+    return one is other
 
 
 def _members(

@@ -61,7 +61,8 @@ class CellJobs:
             argv += [option, path.replace("{task}", task_spec)] if path else []
         argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
         argv += self._common_options(name)
-        argv += ["--init", str(from_text.out)] if from_text else []
+        own_start = "student.transformer.init" in grid.sets_of(name)
+        argv += ["--init", str(from_text.out)] if from_text and not own_start else []
         unlabelled = inputs.unlabelled_words(task_spec)
         argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
         return [self._job(name, argv, self.earlier(name))]

@@ -55,6 +55,12 @@ class StaticSettings(Strict):
     trainable: bool = True
 
 
+def width_settings(sizes: StaticSettings, teacher: EncoderSpec) -> dict[str, int]:
+    """The setting without which token vectors would be wider than the teacher's states; {} if they fit."""
+    too_wide = sizes.init == "teacher" and teacher.offers.sequence and sizes.width > teacher.pooled_size
+    return {"student.static.width": teacher.pooled_size} if too_wide else {}
+
+
 class StaticStudentSettings(StudentSettings):
     """The settings of a static student."""
 
@@ -135,12 +141,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         """
         sizes = settings.static
         teacher = init_spec.teacher.spec if init_spec.teacher else None
-        if (
-            sizes.init == "teacher"
-            and teacher
-            and teacher.offers.sequence
-            and sizes.width > teacher.pooled_size
-        ):
+        if teacher and width_settings(sizes, teacher):
             raise UserError(
                 f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled_size})",
                 expected=f"1 to {teacher.pooled_size}",

@@ -248,6 +248,14 @@ def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return place / "model", place / "export"
 
 
+def test_the_only_task_of_a_model_needs_no_name(tiny_encoder: Path, models: tuple[Path, Path]) -> None:
+    encoder = StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
+    module = MultiTaskModel(encoder, [TASK], Tokeniser.load(str(tiny_encoder)), ModelInfo(40))
+    assert mtkd.Model(module).predict(None, ["a b"]) == mtkd.Model(module).predict("topics", ["a b"])
+    with pytest.raises(UserError, match="no task was given"):
+        mtkd.load(models[0]).predict(None, ["a b"])
+
+
 WORDS = ["cat", "river", "slowly", "seven", "music", "blue", "they", "iron", "never", "under", "paper"]
 PAIRS = [
     {"id": n, "sentence1": " ".join(WORDS[n % 7 : n % 7 + n % 4 + 1]), "sentence2": WORDS[n % 11]}

@@ -143,6 +143,32 @@ def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
     )
 
 
+def test_a_column_of_probabilities_is_named_and_kept(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"the text {n}", "label": "ab"[n % 2], "probs": [0.3, 0.7], "n": [n, n]} for n in range(40)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = mtkd.init_pipeline(tmp_path / "rows.jsonl", out=tmp_path / "job")
+    (note,) = (note for note in made.notes if "soft_labels" in note)
+    assert "the column 'probs'" in note and 'soft_labels = "probs"' in note
+    assert pq.read_schema(tmp_path / "job" / "rows-train.parquet").names == ["text", "label", "probs"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_whole_numbers_have_the_same_names_in_all_formats(suffix: str, tmp_path: Path) -> None:
+    table = pa.table(
+        {"text": [f"the text {n}" for n in range(40)], "label": [float(n % 3) for n in range(40)]}
+    )
+    file = tmp_path / f"rows.{suffix}"
+    pq.write_table(table, file) if suffix == "parquet" else table.to_pandas().to_csv(file, index=False)
+    table.slice(0, 9).to_pandas().to_csv(tmp_path / "dev.csv", index=False)
+    made = mtkd.init_pipeline([file, tmp_path / "dev.csv"], out=tmp_path / "job")
+    assert made.task.labels == ("0", "1", "2")
+    assert any("are taken for classes" in note for note in made.notes)
+    assert not any("in no" in note for note in made.notes), made.notes
+    assert not mtkd.check_data(tasks=made.task_file).errors
+
+
 def test_one_pipeline_can_join_two_tasks(tmp_path: Path) -> None:
     for name in ("a", "b"):
         mtkd.init_pipeline(write(tmp_path / f"{name}.csv", ROWS), out=tmp_path / name)

@@ -97,6 +97,15 @@ def test_a_run_as_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
     assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
 
 
+def test_a_static_student_is_not_wider_than_its_teacher(
+    reviews: Path, save_checkpoint: Callable[..., Path]
+) -> None:
+    teacher = save_checkpoint("Bert", id2label={0: "Positive", 1: "Negative"})
+    made = library.init_pipeline(reviews, out=reviews.parent / "job", teacher=teacher, recipe="static")
+    steps = {step.name: step.command for step in library.run_pipeline(made.pipeline, dry_run=True)}
+    assert all("--set student.static.width=16" in steps[name] for name in ("student", "control"))
+
+
 def test_labels_of_a_checkpoint_that_does_not_name_them(
     reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
 ) -> None:

@@ -372,6 +372,12 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.more": {"command": "augment"}}, ["'augment' is not one command", "augment mask"]),
         ({"steps.more": {"command": "augment msk"}}, ["'augment msk'", "'augment mask'"]),
         ({"steps.more": {"command": "run"}}, ["unknown command 'run'"]),
+        ({"steps.more": {"command": "evaluate", "model": "@scores"}}, ["'more'", "`mtkd evaluate`"]),
+        ({"steps.more": {"command": "report html", "runs": ["@scores"]}}, ["runs = '@scores' is"]),
+        ({"steps.student.corpus": "@teacher"}, ["corpus = '@teacher' is", "`mtkd augment mask`"]),
+        ({"steps.student.unlabelled": {"sst2": "test"}}, ["step 'student'", "names the task 'sst2'"]),
+        ({"steps.student.unlabelled": {"rte": ["test", 3]}}, ["step 'student'", "holds a number", '"3"']),
+        ({f"steps.{'a' * 300}": {"command": "refine"}}, ["step 'aaa", "is not a valid name", "up to 100"]),
         ({"steps.a b": {"command": "refine"}}, ["'a b' is not a valid name"]),
         ({"steps.teacher.epoch": 1}, ["step 'teacher'", "'epoch' (did you mean 'epochs'?)"]),
         ({"steps.teacher.overwrite": True}, ["'overwrite'", "mtkd run"]),
@@ -441,6 +447,12 @@ def test_an_export_is_limited_only_if_it_scores_rows() -> None:
         values = tomllib.loads(f"{data}eval-limit = 8\n{step}")
         (found,) = load_steps(values, {}, "x")[0]
         assert ("--limit" in found.words()) == limited
+
+
+def test_a_seed_among_the_settings_of_a_step_replaces_the_common_one() -> None:
+    step = {"command": "refine", "tasks": "rte", "set": {"train": {"seed": 5}}}
+    (found,) = load_steps({"seed": 3, "steps": {"x": step}}, {}, "x")[0]
+    assert "train.seed=5" in found.words() and "--seed" not in found.words()
 
 
 def test_a_model_may_be_a_name_on_the_hub(file: Path) -> None:

@@ -39,6 +39,16 @@ def test_values_may_be_arrays() -> None:
     assert tuple(settings.train.betas) == (0.8, 0.9)
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"), [({"train.steps": 2}, 3), ({"train": {"steps": 2}, "train.steps": 3}, None)]
+)
+def test_two_values_of_one_setting_contradict_each_other(settings: dict[str, Any], steps: int | None) -> None:
+    with pytest.raises(UserError, match=r"steps=\d` and `train.steps=\d` contradict each other"):
+        load_recipe("distill", "layerwise-3", "rte", settings, steps=steps)
+    same = {"train": {"steps": 3}, "train.steps": 3}
+    assert load_recipe("distill", "layerwise-3", "rte", same, steps=3).train.steps == 3
+
+
 def test_an_unknown_table_has_no_suggestion() -> None:
     with pytest.raises(UserError) as error:
         load_settings("layerwise-3", "distill", {"foo.bar": 3})

@@ -102,6 +102,8 @@ def test_wrong_requests_are_refused_before_anything_is_written(
     assert answered.code == 2 and "--overwrite" in answered.err and out.read_text() == "mine"
     with pytest.raises(UserError, match="is a directory"):
         library.report_html([runs], tmp_path, overwrite=True)
+    with pytest.raises(UserError, match=r"a.pdf'` is not the name of a page"):
+        library.report_html([runs], tmp_path / "a.pdf")
     with pytest.raises(UserError, match="no run is named"):
         library.report_html([], tmp_path / "a.html")
     assert mtkd("report", "html", runs / "student", "--out", out, "--overwrite").code == 0

@@ -225,6 +225,7 @@ def test_which_names_are_checkpoints(
         ("sst2", {"num_labels": 3}, None, ["3 outputs", "2 labels"]),
         ("mnli", {}, None, ["2 outputs", "3 labels"]),
         ("stsb", {}, None, ["2 outputs", "needs 1"]),
+        ("rte", {"id2label": {0: "a\n\x1b[31m", 1: "b"}}, None, [r"named 'a\n\x1b[31m', b, but"]),
         ("sst2", {"num_labels": 1}, None, ["has 1 output (LABEL_0)", "2 labels"]),
         ("rte", NAMED, None, ["POSITIVE, Negative", "teacher_labels={'rte': ['FIRST', 'SECOND']}`"]),
         (
@@ -279,6 +280,15 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
     (place / "model.safetensors").rename(place / "weights.h5")
     with pytest.raises(UserError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
         CheckpointRef.of("x", place, task)
+
+    index = {"metadata": {}, "weight_map": {"classifier.weight": "model-00001-of-00002.safetensors"}}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"model-00001-of-00002\.safetensors is missing, which .*index\.json"):
+        CheckpointRef.of("x", place, task)
+    (place / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(UserError, match=r"model\.safetensors is a Git LFS pointer") as error:
+        CheckpointRef.of("x", place, task)
+    assert "`git lfs pull`" in str(error.value.hint)
 
     place = save_checkpoint("Bert", "headless")
     weights = load_file(place / "model.safetensors")

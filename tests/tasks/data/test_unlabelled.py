@@ -93,6 +93,8 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
     assert appended(PAIR, str(folder / "part-*.jsonl")).texts[0].to_pylist() == expected
     files = [folder / "part-0.jsonl", folder / "part-1.jsonl"]
     assert appended(PAIR, files).texts[0].to_pylist() == expected
+    with pytest.raises(UserError, match=r"`unlabelled` names .*part-0.jsonl twice for the task 'pair'"):
+        appended(PAIR, [*files, folder / "part-0*"])
     named_like_pattern = tmp_path / "rows [1]" / "all [2].jsonl"
     write(named_like_pattern, TEXTS)
     for request in (named_like_pattern, [named_like_pattern]):

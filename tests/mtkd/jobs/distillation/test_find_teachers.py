@@ -334,6 +334,7 @@ def test_names_that_had_to_be_assumed_are_a_warning(
         ("sst2={bert},rte={bert}", "sst2,rte", ["POSITIVE, NEGATIVE", "entailment"]),
         ("sst2={bert},rte=none/such", "sst2,rte", ["there is no such directory"]),
         ("rte={run},cola={run}", "rte,cola", ["no head for the task 'cola'"]),
+        ("rte={run},rte={run}/../{run.name}", "rte", ["is named twice for the task 'rte'"]),
     ],
 )
 def test_teachers_that_do_not_fit_the_run(
@@ -455,9 +456,6 @@ def test_a_checkpoint_is_named_where_it_cannot_be_used(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = save_checkpoint("Bert", **NEGATIVE_LAST)
-    (tmp_path / "rows.jsonl").write_text('{"sentence": "Nice."}\n')
-    with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
-        api.predict(place, None, tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
     with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
         api.export(place, out=tmp_path / "export")
     with pytest.raises(UserError, match=r"fine-tune it on your tasks: `mtkd\.refine\(encoder="):
@@ -503,6 +501,22 @@ def test_a_checkpoint_is_evaluated(save_checkpoint: Callable[..., Path], mtkd: A
     assert found == pytest.approx(expected)
     failed = mtkd("evaluate", "--model", place, "--data", "pocket")
     assert failed.code == 2 and "--tasks NAME" in failed.err
+
+
+def test_a_checkpoint_predicts_a_file(
+    save_checkpoint: Callable[..., Path], mtkd: Any, tmp_path: Path
+) -> None:
+    place, rows, out = save_checkpoint("Bert"), tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    texts = load_rows(PocketSource(), SST2, "train", 32).texts[0].to_pylist()
+    rows.write_text("".join(json.dumps({"sentence": text}) + "\n" for text in texts))
+    words = ("predict", "--model", place, "--in", rows, "--out", out)
+    for given, column in (((), 1), (("--teacher-labels", "sst2=positive,negative"), 0)):
+        done = mtkd(*words, "--task", "sst2", *given)
+        assert done.code == 0 and ("FIRST,SECOND" in "".join(done.err.split())) == (not given), done.err
+        predictions = [json.loads(line)["prediction_id"] for line in out.read_text().splitlines()]
+        assert predictions == (plain_logits(place, "sst2").argmax(1) == column).astype(int).tolist()
+    refused = mtkd(*words)
+    assert refused.code == 2 and "--task NAME" in refused.err
 
 
 def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(

@@ -993,6 +993,8 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
         load_grid(str(tmp_path / "grid.toml"), {}, {})
     with pytest.raises(UserError, match=r"unknown row named as the reference: 'y'"):
         load_grid("mlkd-table-8", {"reference": "y"}, {})
+    with pytest.raises(UserError, match=r"\[refine\] sets train.seed"):
+        load_grid("mlkd-table-8", {"refine": {"set": {"train": {"seed": 3}}}}, {})
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,12 @@ def test_an_unknown_kind_names_those_of_packages_too(package: Path) -> None:
         load_settings("mkd-lstm", "distill", {"student.kind": "first_word"})
 
 
-def test_tables_of_other_kinds_are_left_out() -> None:
-    sets = {"student.kind": "waldorf", "student.waldorf.layers": 2, "student.transformer.layers": 3}
+def test_tables_of_other_kinds_are_left_out_in_recipes_and_refused_in_settings() -> None:
+    sets = {"student.kind": "waldorf", "student.waldorf.layers": 2}
     student = load_settings("mkd-lstm", "distill", sets).student
-    assert student.waldorf.layers == 2 and "transformer" not in student.model_dump()
+    assert student.waldorf.layers == 2 and "bilstm" not in student.model_dump()
+    with pytest.raises(UserError, match="has no effect: the student of this recipe is of kind 'waldorf'"):
+        load_settings("mkd-lstm", "distill", {**sets, "student.transformer.layers": 3})
 
 
 @pytest.mark.parametrize("family", ["clip", "vit", "evil"])
