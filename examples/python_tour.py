@@ -77,7 +77,7 @@ mood_student = mtkd.distill(
     out=f"{runs}/mood-student",
     losses={"cosine": Cosine(), "labels": mtkd.losses.Labels()},
     init="teacher",
-    epochs=4,
+    epochs=6,
     lr=3e-4,
     batch=8,
 )

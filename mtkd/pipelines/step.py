@@ -27,7 +27,7 @@ from tasks.task_names import resolve
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NO_STEPS = ("demo", "init", "run")
 _INTERRUPTED = (130, 143)
-_WITH_NUMBERS = ("set", "teacher-labels")  # options of text whose values in a table may be numbers
+_WITH_NUMBERS = ("set", "teacher-labels", "copies", "seeds", "budget")  # of text, but may hold numbers
 _CHOSEN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
 
 

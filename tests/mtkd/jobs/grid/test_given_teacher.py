@@ -107,11 +107,12 @@ def test_interrupted_scores_are_computed_again_and_nothing_is_left_over(
 
 
 def test_a_teacher_that_cannot_be_scored_names_the_task(
-    score: Score, tiny_teacher: Path, tiny_encoder: Path
+    score: Score, tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
+    second = shutil.copytree(tiny_teacher, tmp_path / "second")
     for teacher, changes, complaint in (
         (f"sst2={tiny_teacher}", {}, "on rte: no teacher is named for it"),
-        (f"rte={tiny_teacher},rte={tiny_teacher},sst2={tiny_teacher}", {}, "on rte: only one teacher"),
+        (f"rte={tiny_teacher},rte={second},sst2={tiny_teacher}", {}, "on rte: only one teacher"),
         (tiny_encoder, {}, "on rte: .* has no head for a task"),
         (tiny_teacher, {"eval_limit": 8}, "on rte: the validation rows are not those"),
     ):
