@@ -16,15 +16,16 @@ _CORPORA = (
     *("augment mask", "augment replace", "augment contextual", "augment run"),
     *("augment questions generate", "augment questions filter", "pull"),
 )
+_CHECKPOINT = "export --format transformers"
 # Option -> the commands whose outputs it can read; an option of one command takes precedence.
-_READS = {
-    **dict.fromkeys(("teacher", "encoder", "init"), _MODELS),
-    **dict.fromkeys(("model", "against"), (*_MODELS, "export")),
+_READS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("teacher", "encoder", "init"), (*_MODELS, _CHECKPOINT)),
+    **dict.fromkeys(("model", "against"), (*_MODELS, "export", _CHECKPOINT)),
     **{"corpus": _CORPORA, "store": ("store build",)},
     **dict.fromkeys(("finetune model", "export model"), _MODELS),
     "augment questions generate model": ("augment questions train", "pull"),
     "augment questions train model": ("augment questions train", "pull"),
-    "report html runs": (*TRAINS, "compare"),
+    "report html runs": (*_MODELS, "compare"),
 }
 
 
@@ -58,27 +59,38 @@ def find_steps(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], st
 def check_references(step: Step, steps: Mapping[str, Step]) -> None:
     """Check that the steps that the options of a step refer to write what these options read.
 
+    A file or directory in an output, `@NAME/FILE`, may be anything, such as a run in that of `compare`.
+
     Raises:
         UserError: an option that reads a model, corpus or store names the output of another command.
     """
+    written = {name: _written_by(other) for name, other in steps.items()}
     for key, value in step.raw.items():
-        readable = _READS.get(f"{step.command} {key}", _READS.get(key))
-        if readable is None:
-            continue
+        readable = _READS.get(f"{step.command} {key}", _READS.get(key, ()))
+        for name in _outputs_named(value, steps) if readable else ():
+            if written[name] not in readable:
+                fitting = [other for other in steps if written[other] in readable and other != step.name]
+                raise UserError(
+                    f"{key} = '@{name}' is written by `mtkd {written[name]}`, which this option cannot read",
+                    expected=f"the output of {', '.join(f'`mtkd {command}`' for command in readable)}",
+                    hint=f"steps that fit: {shorten(fitting)}" if fitting else None,
+                )
 
-        def require_readable(reference: str, key: str = key, readable: tuple[str, ...] = readable) -> str:
-            names, path = find_steps(reference, steps)
-            for name in names:
-                if steps[name].command not in readable:
-                    fitting = [other.name for other in steps.values() if other.command in readable]
-                    raise UserError(
-                        f"{key} = {'@' + reference!r} is the output of `mtkd {steps[name].command}`, which "
-                        "this option cannot read",
-                        expected=f"the output of {', '.join(f'`mtkd {command}`' for command in readable)}",
-                        hint=f"steps that fit: {shorten([other for other in fitting if other != step.name])}"
-                        if set(fitting) - {step.name}
-                        else None,
-                    )
-            return path
 
-        substitute(value, require_readable)
+def _written_by(step: Step) -> str:
+    """The command of a step, with the format of an export for transformers."""
+    is_checkpoint = step.command == "export" and step.options.get("format") == "transformers"
+    return _CHECKPOINT if is_checkpoint else step.command
+
+
+def _outputs_named(value: Any, steps: Mapping[str, Step]) -> list[str]:
+    """The steps whose whole outputs a value names."""
+    names: list[str] = []
+
+    def collect(reference: str) -> str:
+        found, path = find_steps(reference, steps)
+        names.extend(name for name in found if reference == name or len(found) > 1)
+        return path
+
+    substitute(value, collect)
+    return names

@@ -204,6 +204,16 @@ def test_a_table_changes_only_the_settings_that_it_names(file: Path, mtkd: Calla
     assert "sst2=" not in library.run_pipeline(file, settings=table, dry_run=True)[1].command
 
 
+def test_an_option_reads_exported_checkpoints_and_what_is_in_an_output(file: Path) -> None:
+    export = {"command": "export", "model": "@teacher"}
+    more = {"steps.ready": {**export, "format": "transformers"}, "steps.student.teacher": "@ready"}
+    assert "--teacher out/ready " in library.run_pipeline(file, settings=more, dry_run=True)[2].command
+    within = {"steps.more": {"command": "evaluate", "model": "@scores/runs/one", "data": "pocket"}}
+    assert "--model out/scores" in library.run_pipeline(file, settings=within, dry_run=True)[-1].command
+    with pytest.raises(mtkd.UserError, match=r"teacher = '@ready' is written by `mtkd export`"):
+        library.run_pipeline(file, settings=more | {"steps.ready": export}, dry_run=True)
+
+
 def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
     file: Path, commands: list[list[str]]
 ) -> None:
