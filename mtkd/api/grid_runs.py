@@ -44,7 +44,7 @@ def compare(
     """Run a grid of recipes x settings x tasks x seeds and gather one table: scores, costs and differences.
 
     Each run is a process of its own; finished runs are not repeated, and a failed run does
-    not stop the others. Each row's differences to a reference have paired bootstrap intervals.
+    not stop the others. Each row's differences from a reference have paired bootstrap intervals.
 
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
@@ -66,7 +66,8 @@ def compare(
             task (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
         reference: the cell that the others are compared with; by default the grid's, or its first.
-        baselines: also show the best constant prediction and the baselines of a frozen encoder.
+        baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
+            of texts, the zero-shot cosine (with a fitted threshold for two labels).
         jobs: how many runs at the same time, each with its share of the CPU cores.
         say: called with a line before each run, and with what went wrong.
 

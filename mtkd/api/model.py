@@ -202,14 +202,14 @@ class Model:
             limit: the maximum number of rows per split.
             against: another model, a run or a model directory, to compare with row by row, or a fine-tuned
                 transformers checkpoint (a directory or hub name, a pipeline, a pair of model and tokeniser).
-            baselines: compare with the best constant prediction, a linear model on a frozen encoder, and
-                cosines.
+            baselines: compare with the best constant prediction, a linear model on a frozen encoder, and,
+                for pairs of texts, the zero-shot cosine (with a fitted threshold for two labels).
             encoder: that encoder; by default the one that the teacher started from.
             predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 
         Returns:
             A mapping of task (or "task/split") to scores; it also has `reports` class by class, the tasks
-            that were `skipped`, `warnings`, and the `differences` to other models with their intervals.
+            that were `skipped`, `warnings`, and the `differences` from other models with their intervals.
 
         Raises:
             UserError: no head for a task, no labelled split to score, or no encoder is known.

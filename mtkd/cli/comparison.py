@@ -81,7 +81,8 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--baselines/--no-baselines",
     default=True,
-    help="add the best constant prediction and a frozen encoder with a linear model",
+    help="add the best constant prediction, a linear model on a frozen encoder, and, for pairs of texts, the "
+    "zero-shot cosine (with a fitted threshold for two labels)",
 )
 @click.option(
     "--columns",
@@ -118,8 +119,8 @@ def compare(
     built-in grid for a table of a paper, such as mlkd-table-7. docs/compare.md describes the format and lists
     the names. With --dry-run, GRID may be left out to print one command per built-in grid, or be the word all
     to print the commands of all their runs. Finished runs are not repeated, and a run that fails does not
-    stop the others. A second table has each cell's difference to the reference with its 95% interval (paired
-    bootstrap over rows and seeds).
+    stop the others. A second table has each cell's difference from the reference with its 95% interval
+    (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
     from mtkd.cli.comparison_dry_run import print_all_grids, print_grid

@@ -140,9 +140,14 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     )
     if (gained := average["teacher"] - average["majority"]) > 0:
         kept = (average["distilled"] - average["majority"]) / gained
-        echo(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant prediction.")
+        echo(
+            f"The distilled student keeps {kept:.0%} of what the teacher gains over the best constant "
+            "prediction."
+        )
     else:
-        echo("The teacher is no better than a constant prediction: it has learned too little to teach.")
+        echo(
+            "The teacher is no better than the best constant prediction: it has learned too little to teach."
+        )
     echo(f"Pareto front: {_pareto_front(average, speed)}.")
     echo(
         f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "

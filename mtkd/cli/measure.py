@@ -63,7 +63,8 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--baselines",
     is_flag=True,
-    help="compare with the best constant prediction, a linear model on a frozen encoder, and cosines",
+    help="compare with the best constant prediction, a linear model on a frozen encoder, and, for pairs of "
+    "texts, the zero-shot cosine (with a fitted threshold for two labels)",
 )
 @click.option(
     "--encoder",
@@ -84,7 +85,7 @@ def evaluate(
 ) -> None:
     """Score an mtkd model or a fine-tuned transformers checkpoint on labelled data.
 
-    Differences to --against and --baselines have 95% intervals: a paired bootstrap over the rows. They are
+    Differences from --against and --baselines have 95% intervals: a paired bootstrap over the rows. They are
     marked better, worse, or tied if the interval contains 0.
 
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.

@@ -19,7 +19,7 @@ from tasks.task_types.regression import Regression
 
 CONSTANT = "best constant prediction"
 LINEAR = "frozen encoder + linear"
-COSINE = "zero-shot cosine"
+COSINE = "zero-shot cosine + fitted threshold"
 TRAINING_ROWS = 10_000  # at most, for the linear baseline and the cosine's threshold
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation
 
@@ -36,9 +36,10 @@ def encoder_baselines(
 
     "frozen encoder + linear" (`classify`, `rank`, `regress`) is a logistic or ridge regression on the
     standardised vectors; for two texts u, v on u, v, |u - v| and u * v. The regularisation is chosen on a
-    fifth of the training rows, or by leaving out one row for scores. "zero-shot cosine" (pairs with a score,
-    with two labels or with candidates) takes the cosine of u and v as the score, and for two labels the
-    threshold and direction with the best accuracy on the training rows.
+    fifth of the training rows, or by leaving out one row for scores. "zero-shot cosine + fitted
+    threshold" (pairs with a score, with two labels or with candidates) takes the cosine of u and v as the
+    score. Only two labels need the threshold: it and its direction have the best accuracy on the training
+    rows. Scores and candidates use no labels.
 
     Args:
         train: labelled rows, at most `TRAINING_ROWS` of which are needed.
@@ -174,7 +175,9 @@ def best_cut(values: np.ndarray, positive: np.ndarray) -> tuple[float, int]:
 
 
 def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -> list[str]:
-    """Warn about each score that does not exceed the best constant prediction beyond the bootstrap error.
+    """Warn about each score that is not clearly better than the best constant prediction.
+
+    "Clearly" means that the 95% interval of a paired bootstrap excludes 0.
 
     Args:
         tasks: name -> task.

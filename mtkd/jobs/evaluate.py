@@ -228,7 +228,7 @@ def _baselines(
     frozen: FrozenEncoder,
     skipped: dict[str, str],
 ) -> dict[str, Runs]:
-    """The predictions of the baselines; tasks without training rows only have the first one."""
+    """The predictions of the baselines; without training rows, only the best constant prediction."""
     runs: dict[str, Runs] = {}
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():

@@ -30,7 +30,7 @@ class Evaluation(Mapping[str, TaskScores]):
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Tables of the scores and of the differences to other models; then what was skipped."""
+        """Tables of the scores and of the differences from other models; then what was skipped."""
         lines = [("task", "rows", "score", "baseline", "metrics")]
         of_tasks = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **of_tasks}.items():

@@ -132,7 +132,7 @@ class TrainingJob(ABC):
         return run
 
     def _warn_of_weak_scores(self, scores: Sequence[TaskScores]) -> None:
-        """Warn of scores that do not exceed the best constant prediction beyond the bootstrap error."""
+        """Warn of scores that are not clearly better than the best constant prediction."""
         if any(score.predictions is None for score in scores):  # scores that were read from a file
             kept = read_predictions(self.request.out / PREDICTIONS)
             found = [kept.get(score.task, {}).get(score.split) for score in scores]

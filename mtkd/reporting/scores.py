@@ -1,4 +1,4 @@
-"""The scores of models with intervals, their differences to others, calibration and confusion."""
+"""The scores of models with intervals, their differences from others, calibration and confusion."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class TaskType(ABC):
         predicts_spans: True if an answer is a span of the second text. Rows are then read in windows, and the
             head maps token vectors to the logits (B, 2, L) of starts and ends.
         outputs: what the logits represent, for messages.
-        baseline: the baseline that needs no model, for messages.
+        baseline: the best constant prediction in words, for messages.
         one_class: True if a prediction is one of the task's labels, so that a per-class report makes sense.
         label_type: Arrow type of the label column that is added to unlabelled test splits.
     """

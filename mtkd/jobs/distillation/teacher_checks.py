@@ -116,12 +116,12 @@ def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[st
         scores: "task/split" -> scores, as recorded in run.json.
     """
     weak = [
-        f"{s['primary']:.3f} on {key} (a constant prediction {s['majority']:.3f})"
+        f"{s['primary']:.3f} on {key} (the constant {s['majority']:.3f})"
         for key, s in scores.items()
         if s["primary"] <= s["majority"]
     ]
     text = (
-        f"{who} scores {', '.join(weak)}: not better than the best constant prediction, so it cannot teach "
-        "this. Train it longer, or leave such tasks out."
+        f"{who} is not better than the best constant prediction, so it cannot teach these tasks: it scores "
+        f"{', '.join(weak)}. Train it longer, or leave them out."
     )
     return [text] if weak else []

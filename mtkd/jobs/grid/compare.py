@@ -226,7 +226,7 @@ def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) ->
 
 
 def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
-    """Add each row's differences to the reference, and to the best constant prediction (for the warnings)."""
+    """Add each row's differences from the reference, and from the best constant prediction, for warnings."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
         scored_rows = [row for row, predicted in results.predicted.items() if name in predicted]

@@ -1,4 +1,4 @@
-"""The table of a grid: scores, what they cost, and differences to the reference."""
+"""The table of a grid: scores, what they cost, and differences from the reference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Row:
         steps: training steps of each run.
         kept: "best" or "last": which epoch's weights were scored.
         metrics: heading such as "mnli-m acc" -> value of each seed.
-        differences: task, or "average" -> difference to the reference.
+        differences: task, or "average" -> difference from the reference.
         above_majority: the same, relative to the best constant prediction; empty without baselines.
     """
 
@@ -173,7 +173,7 @@ class Table:
         return ["", *self.tasks, *([AVERAGE] if len(self.tasks) > 1 else [])]
 
     def difference_lines(self) -> list[list[str]]:
-        """Each row's differences to the reference in points, with their 95% intervals and verdicts."""
+        """Each row's differences from the reference in points, with their 95% intervals and verdicts."""
         names = self.difference_columns()[1:]
         return [
             [row.name, *(_gap(row.differences.get(name)) for name in names)]
@@ -205,7 +205,9 @@ class Table:
     @property
     def difference_title(self) -> str:
         """The title of the table of differences."""
-        return f"Differences to {self.grid.reference_row!r} in points, with 95% intervals (paired bootstrap)"
+        return (
+            f"Differences from {self.grid.reference_row!r} in points, with 95% intervals (paired bootstrap)"
+        )
 
 
 def metric_name(task: str, split: str, metric: str, splits: int) -> str:

@@ -86,13 +86,13 @@ def _encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
 
 
 def within_constant(rows: Mapping[str, Row]) -> list[str]:
-    """A warning for each cell with tasks on which it is not better than the best constant prediction."""
+    """A warning for each cell that is not clearly better than the best constant prediction on some tasks."""
     notes = []
     for name in rows:
         weak = [task for task, gap in rows[name].above_majority.items() if gap.verdict != "better"]
         if weak and name != CONSTANT and rows[name].kept:
             notes.append(
-                f"Warning: {name} is not better than the best constant prediction beyond chance on "
+                f"Warning: {name} is not clearly better than the best constant prediction on "
                 f"{', '.join(weak)}."
             )
     return notes

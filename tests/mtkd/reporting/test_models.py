@@ -44,7 +44,7 @@ def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
     mean = np.mean([record["scores"]["topics/validation"]["primary"] for record in both])
     assert numbers(table["wide student"]["topics"])[0] == pytest.approx(100 * mean, abs=0.051)
     assert (
-        "Differences to small one" in page.text and "A <grid>" in page.text and "and the seeds" in page.text
+        "Differences from small one" in page.text and "A <grid>" in page.text and "and the seeds" in page.text
     )
     assert page.named("ms per batch")["small one student"]["ms per batch"] == "2.5"
     assert "wide, topics, seed 1" in page.text

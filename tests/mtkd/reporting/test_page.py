@@ -154,7 +154,7 @@ def test_a_checkpoint_is_scored_for_the_report(
     (cells,) = [cells for name, cells in page.named("sst2").items() if name == f"{place} teacher"]
     expected = library.evaluate(place, "pocket", "sst2", limit=16)["sst2"].primary
     assert numbers(cells["sst2"])[0] == round(100 * expected, 1)
-    assert f"Differences to {place}" in html
+    assert f"Differences from {place}" in html
     run = mtkd("report", "html", student.path, "--out", tmp_path / "b.html", "--teacher", tiny_teacher)
     assert run.code == 2 and f"--teacher {tiny_teacher} is not a fine-tuned" in run.err
     several = mtkd("report", "html", tiny_teacher, "--out", tmp_path / "b.html", "--teacher", place)
