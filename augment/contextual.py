@@ -8,9 +8,9 @@ Jiao et al. 2020 (TinyBERT, arXiv 1909.10351, algorithm 1). Every word has a set
 In each copy, each word is replaced with probability p by a word drawn from C, each being equally likely. C is
 found once, with the original text around the word, as in the authors' program, whereas algorithm 1 as printed
 would find it again in every copy, with the words replaced so far. As printed, any word can be replaced, also
-a stop word, and by itself if C has it. Marks and clitics ('s) are not words; case is not carried over.
+a stop word, and alone if C has it. Marks and clitics ('s) are not words; case is not carried over.
 
-The model reads each text by itself, and words beyond its positions have no candidates from it. For pairs of
+The model reads each text separately, and words beyond its positions have no candidates from it. For pairs of
 texts, copies alter the first text, the second, and both, in turn, as in `augment.replacement`.
 
 The draws come from `augment.counter_rng`. Word w of the row, from 1 and counted across its texts, is replaced

@@ -40,7 +40,7 @@ class Vocabulary:
     def another(self, ids: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Draw for each pair another word with the same tag, in proportion to frequency.
 
-        A pair stays the same if its tag has no other word.
+        A pair is kept if no other word has its tag.
 
         Args:
             ids: (n,) pair ids; `draws`: (n,) uint64 random numbers.

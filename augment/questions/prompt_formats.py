@@ -33,7 +33,7 @@ class Format:
         return "{answer}" in self.template
 
     @property
-    def marks(self) -> str:
+    def fixed_words(self) -> str:
         """The fixed words of the template."""
         return self.template.format(answer="", context="", before="", after="").strip()
 
@@ -91,20 +91,22 @@ def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
         number = getattr(config, f"{role}_token_id")
         numbers = number if isinstance(number, Sequence) else [number]
         if token is None or token not in numbers:
-            raise _lacks(f"{role}_token_id is {token} in its tokeniser and {number} in its configuration")
-    marks = tokenizer(form.marks, add_special_tokens=False).input_ids if form.marks else []
+            raise _unusable(f"{role}_token_id is {token} in its tokeniser and {number} in its configuration")
+    fixed_ids = tokenizer(form.fixed_words, add_special_tokens=False).input_ids if form.fixed_words else []
     special = set(re.findall(r"<\w+>", form.template))
     if missing := special - set(tokenizer.get_vocab()):
-        raise _lacks(f"it has no token {missing.pop()}, which the format {form.name!r} needs")
-    if tokenizer.unk_token_id in marks:
-        raise _lacks(f"it has no tokens for {form.marks!r}, which the format {form.name!r} needs")
+        raise _unusable(f"it has no token {missing.pop()}, which the format {form.name!r} needs")
+    if tokenizer.unk_token_id in fixed_ids:
+        raise _unusable(f"it has no tokens for {form.fixed_words!r}, which the format {form.name!r} needs")
     if "?" not in tokenizer.decode(tokenizer("why?", add_special_tokens=False).input_ids):
-        raise _lacks("it has no question mark")
+        raise _unusable("it has no question mark")
     if len(tokenizer) > config.vocab_size:
-        raise _lacks(f"its tokeniser has {len(tokenizer)} tokens, but its weights have {config.vocab_size}")
+        raise _unusable(
+            f"its tokeniser has {len(tokenizer)} tokens, but its weights have {config.vocab_size}"
+        )
 
 
-def _lacks(problem: str) -> UserError:
+def _unusable(problem: str) -> UserError:
     return UserError(
         f"this model's vocabulary cannot be used to generate questions: {problem}",
         expected="a T5 whose tokeniser has </s>, <pad>, '?' and the words of the format",

@@ -80,7 +80,7 @@ def report_plot(comparisons: Sequence[str | Path], out: str | Path, *, overwrite
 
     Args:
         comparisons: files compare.json of `compare`, or the directories that hold them. They must have the
-            same tasks. Rows of the same name are told apart by the titles of the comparisons.
+            same tasks. Rows with the same name get the titles of their comparisons added.
         out: the plot; a .png, .svg or .pdf file.
         overwrite: replace the file `out`.
 

@@ -36,11 +36,11 @@ def suggest_students(
 
     Nothing is trained. The students have random weights: some of the teacher's layers, narrower Transformers,
     BiLSTMs, and averaged token vectors. Each is listed with the command that trains it, in the order of the
-    scores to expect from what was measured elsewhere; the scores on your tasks can differ.
+    scores that mtkd's own measurements suggest; the scores on your tasks can differ.
 
     Args:
         teacher: a run or model directory, or a pretrained encoder.
-        target_speedup: how many times as fast as the teacher a student is to be.
+        target_speedup: how many times as fast as the teacher a student should be at least.
         max_mb: the maximum size of its weights in MB (10^6 bytes), in fp32 unless `int8`.
         int8: `max_mb` limits the size of an int8 export, which is about a quarter of the fp32 weights.
         data: the training rows; with them, BiLSTM and static students are also timed with a vocabulary pruned
@@ -51,8 +51,8 @@ def suggest_students(
         threads: of the CPU; None = as torch is set.
 
     Raises:
-        UserError: a target is not above 0, the teacher is unknown, no Transformer or cannot read `seq_len`
-            tokens, or the data is invalid.
+        UserError: a target is not above 0, the teacher is unknown, is not a Transformer or cannot read
+            `seq_len` tokens, or the data is invalid.
     """
     import torch
 

@@ -179,7 +179,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
 
 
 def _say_unused_pipeline() -> None:
-    """Name an installed spaCy pipeline; it is not used by itself, since that would depend on the machine."""
+    """Name an installed spaCy pipeline, used only on request: a corpus must not depend on a machine."""
     from augment.questions.generation.answer_candidates import installed_pipelines
 
     for name in installed_pipelines()[:1]:

@@ -29,14 +29,14 @@ def print_grid(name: str, options: Mapping[str, Any]) -> None:
 
 
 def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
-    """Print what each built-in grid reproduces, and its commands, or why it has none with these options.
+    """Print what each built-in grid reproduces, and its commands or why it cannot run with these options.
 
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
         one_command: True to print the command that runs the grid, instead of the commands of its runs.
 
     Raises:
-        UserError: no grid has commands with these options.
+        UserError: no grid can run with these options.
     """
     from mtkd.grids import grid_names, load_grid
 
@@ -74,7 +74,9 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
 def _why_not(error: UserError) -> str:
     """Why a grid has no commands, as comments of a shell script."""
     hint = f" ({error.hint})" if error.hint else ""
-    return "# not with these options: " + "\n#   ".join(map(str.strip, f"{error.problem}{hint}".splitlines()))
+    return "# cannot run with these options: " + "\n#   ".join(
+        map(str.strip, f"{error.problem}{hint}".splitlines())
+    )
 
 
 def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[PlannedRun], dict[str, str]]:

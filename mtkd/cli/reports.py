@@ -105,6 +105,6 @@ def plot(comparisons: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     """Plot all models of several finished comparisons: average score against time, size and training time.
 
     COMPARISONS are the files compare.json that `mtkd compare` writes, or the directories that hold them. They
-    must have the same tasks. Rows of the same name are told apart by the titles of the comparisons.
+    must have the same tasks. Rows with the same name get the titles of their comparisons added.
     """
     say(f"plot: {mtkd.report_plot(comparisons, out, overwrite=overwrite)}")

@@ -31,5 +31,5 @@ def verify(place: Path, json_file: str | None) -> None:
         others = f" and {len(result.damaged) - 1} more" if len(result.damaged) > 1 else ""
         file, state = next(iter(result.damaged.items()))
         raise UserError(
-            f"{file} {state}{others}", hint="restore it from a copy, or run the command again that wrote it"
+            f"{file} {state}{others}", hint="restore it from a copy, or repeat the command that wrote it"
         )

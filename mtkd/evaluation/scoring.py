@@ -54,8 +54,8 @@ class TaskScores:
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
-        baseline = "" if math.isnan(self.majority) else f", baseline {self.majority:.3f}"
-        return f"<TaskScores {self.task}/{self.split}, {counted(self.rows, 'row')}: {metrics}{baseline}>"
+        constant = "" if math.isnan(self.majority) else f", best constant prediction {self.majority:.3f}"
+        return f"<TaskScores {self.task}/{self.split}, {counted(self.rows, 'row')}: {metrics}{constant}>"
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values, without the predictions."""

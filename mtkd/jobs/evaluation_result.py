@@ -31,7 +31,7 @@ class Evaluation(Mapping[str, TaskScores]):
 
     def __str__(self) -> str:
         """Tables of the scores and of the differences from other models; then what was skipped."""
-        lines = [("task", "rows", "score", "baseline", "metrics")]
+        lines = [("task", "rows", "score", "best constant prediction", "metrics")]
         of_tasks = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **of_tasks}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
@@ -57,7 +57,7 @@ class Evaluation(Mapping[str, TaskScores]):
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table as text: the first column is aligned left, the last as it is, the others right."""
+    """The lines of a table as text: the first and the last column are aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(

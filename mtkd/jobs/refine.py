@@ -126,7 +126,7 @@ class _Refine(TrainingJob):
             return "cross-encoder"
         if settings.pair_head == "san":
             raise UserError(
-                "pair_head=san reads both texts together, and a bi-encoder each by itself",
+                "pair_head=san reads both texts together, and a bi-encoder reads each separately",
                 hint="use `settings={'pairs': 'cross-encoder'}` or `settings={'pair_head': 'linear'}`",
             )
         return bi_encoder_for(settings.pairs, self.tasks) if settings.pairs != "bi-encoder" else "bi-encoder"

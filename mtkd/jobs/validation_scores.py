@@ -54,7 +54,7 @@ def evaluator(
     *watched_split, _ = train.metric.split("/")
     if len(watched_split) == 2 and tuple(watched_split) not in validation:
         raise UserError(
-            f"`train.metric={train.metric}` watches a validation split that the data do not have",
+            f"`train.metric={train.metric}` watches a validation split that the data does not have",
             expected=", ".join(split for name, split in validation if name == watched_split[0]),
             hint="add its rows, or watch the mean over all validation splits: `train.metric=score`",
         )

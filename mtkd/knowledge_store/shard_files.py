@@ -82,7 +82,7 @@ class Shard:
         }
 
     def check(self, fields: Iterable[Field], rows: int) -> None:
-        """Check that it has these fields for so many rows; raises ValueError."""
+        """Check that the shard has these fields for this number of rows; raises ValueError."""
         for field in fields:
             if field.name not in self.views:
                 raise ValueError(f"it has no {field.name!r}")
@@ -103,8 +103,8 @@ class Shard:
 def check_shards(directory: Path, manifest: StoreManifest) -> None:
     """Check that all shards of a store are there and have the sizes of the manifest.
 
-    No shard is opened, as a large store has tens of thousands, which every process would open. Their
-    digests, fields and rows are checked when they are first read (`ShardReader`).
+    No shard is opened, because a large store has tens of thousands and every process would open them all.
+    Their digests, fields and rows are checked when they are first read (`ShardReader`).
 
     Raises:
         UserError: a shard is missing or has another size.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.encoders.text_vectors import pool_text
-from mtkd.models.fast_dropout import attention, faster
+from mtkd.models.fast_dropout import attention, is_faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
 ATTENTION = "mtkd_sdpa"
@@ -116,7 +116,7 @@ def _attention(
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
     dropped = options.get("dropout", 0.0)
-    if position_bias is None and query.shape == key.shape and faster(query, dropped):
+    if position_bias is None and query.shape == key.shape and is_faster(query, dropped):
         context = attention(query, key, value, attention_mask, scaling, dropped).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward

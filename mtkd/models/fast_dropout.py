@@ -18,7 +18,8 @@ class Dropout(nn.Dropout):
 
     On a CPU it draws how many values lie between one dropped value and the next, which is geometrically
     distributed, so it needs a random number for p of the values instead of for each. The seed of a call comes
-    from torch's generator: `torch.manual_seed` makes it reproducible. On other devices it is torch's own.
+    from torch's generator: `torch.manual_seed` makes it reproducible. On other devices, torch's own dropout
+    is used.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -48,11 +49,11 @@ def use_dropout(module: nn.Module) -> None:
                 setattr(parent, name, Dropout(child.p).train(child.training))
 
 
-def faster(query: Tensor, p: float) -> bool:
+def is_faster(query: Tensor, p: float) -> bool:
     """True if `attention` is faster than torch's: on a CPU with dropout, or in training under bf16.
 
-    There torch's takes a slow path with dropout, and the backward pass of its fast one takes several times as
-    long in bf16.
+    On a CPU, torch's attention takes a slow path with dropout, and the backward pass of its fast path takes
+    several times as long in bf16.
     """
     reduced = torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() and query.requires_grad
     return query.device.type == "cpu" and (p > 0 or reduced)
@@ -73,10 +74,10 @@ def attention(
         (B, heads, L, d).
     """
     if torch.is_autocast_enabled("cpu"):
-        kind = torch.get_autocast_dtype("cpu")
-        query = query.to(kind)
-        key = key.to(kind)
-        value = value.to(kind)
+        dtype = torch.get_autocast_dtype("cpu")
+        query = query.to(dtype)
+        key = key.to(dtype)
+        value = value.to(dtype)
     with torch.autocast("cpu", enabled=False):
         query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         scores = query @ key.transpose(-1, -2)

@@ -29,7 +29,7 @@ from tasks.common.urls import url_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# By these files readers recognise a complete output; those of the output itself are uploaded last.
+# Readers recognise a complete output by these files, so they are uploaded last.
 _MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manifest.json", "run.json")
 _NOT_WRITTEN = {
     "http": "such addresses can only be read",
@@ -47,8 +47,8 @@ def remote_paths(
     Args:
         inputs: the arguments that name inputs.
         out: the argument that names the output, which must leave the inputs alone (`refuse_overlap`).
-        uploads: False if the function only looks at the place of the output.
-        endpoint: the input that may also be the address of an endpoint, http://..., which is no file.
+        uploads: False if the function only looks at where the output is, and writes nothing.
+        endpoint: the input that may also be the address of an endpoint (http://...), which is not copied.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -86,7 +86,7 @@ def remote_paths(
 
 
 def _local(name: str, value: Any) -> Any:
-    """An argument with local copies in place of URLs; texts of rows in memory are none."""
+    """An argument with local copies in place of URLs; texts of rows in memory are not taken for URLs."""
     if name == "data":
         if isinstance(value, list | tuple):
             return [_local(name, part) for part in value]
@@ -137,15 +137,15 @@ def _copy_from_url(mirror: Mirror) -> None:
     """Copy what is at the URL, unless the local copy has something that is not uploaded yet.
 
     Raises:
-        UserError: the files at the URL are no output, or they have changed although there is such a copy.
+        UserError: the files at the URL are not an output, or they have changed since the local copy was made.
     """
     versions = mirror.versions(missing=True)
-    if UPLOADING in versions:  # by a call that was interrupted; what it has uploaded counts as nothing
+    if UPLOADING in versions:  # left by an interrupted call, whose partial upload is ignored
         finished = not has_claim(mirror.path) and _identity(mirror)
         if finished and finished != _read_mark(mirror)["output"]:
             raise UserError(
                 f"the upload of another output to {mirror.url} was interrupted",
-                expected="that it is finished first: by the same command, on the same machine",
+                expected="that upload finished first, by the same command on the same machine",
                 hint=f"or choose another `out`, or remove {mirror.folder} to replace what is there",
             )
         return
@@ -163,7 +163,7 @@ def _copy_from_url(mirror: Mirror) -> None:
 
 
 def _read_mark(mirror: Mirror) -> dict[str, Any]:
-    """What marks an upload that is not finished: the names of its files, and its identity."""
+    """The contents of the file that marks an unfinished upload: the names of its files, and its identity."""
     system, root = mirror.system()
     with remote_errors(f"cannot read {mirror.url}"):
         mark: dict[str, Any] = json.loads(system.cat_file(f"{root}/{UPLOADING}"))
@@ -180,7 +180,7 @@ def _refuse_changes(mirror: Mirror, versions: Mapping[str, str | None]) -> None:
     """Raise UserError if the files at the URL are no longer those that were copied or uploaded."""
     if versions != {file: entry[0] for file, entry in mirror.index().items()}:
         raise UserError(
-            f"{mirror.url} has changed since its local copy was made, which is not uploaded",
+            f"{mirror.url} has changed since its local copy was made, which has not been uploaded",
             hint=f"choose another `out`, or remove {mirror.folder} to drop the local copy",
         )
 

@@ -54,7 +54,7 @@ def plan_student(
 
     Args:
         recipe: a name or a file.
-        teacher: a run of mtkd or a fine-tuned transformers checkpoint; None if the pipeline trains a teacher.
+        teacher: an mtkd run or a fine-tuned transformers checkpoint; None if the pipeline trains a teacher.
         labels: the task's labels in the order of the checkpoint's outputs; None = by their names.
         as_named: how the pipeline names a recipe or model; a path relative to its own.
 

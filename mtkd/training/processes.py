@@ -42,7 +42,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
             f"`device={device!r}` cannot be used with several processes, since each uses its own device",
             hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
         )
-    # Accelerate does not find out by itself that several processes run on a CPU.
+    # Accelerate does not detect on its own that several processes run on a CPU.
     cpu = several and not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
     check_launch()
     with _environment(chosen), launch_errors():

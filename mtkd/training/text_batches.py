@@ -34,7 +34,7 @@ _STREAM = 0x7E87  # separates the random numbers of this source from others with
 class TextBatches:
     """Batches of text, pass after pass over the files, with memory use independent of their size.
 
-    Texts are read in chunks. The texts of a chunk, each for itself or packed (`encode_texts`), are cut into
+    Texts are read in chunks. The texts of a chunk, one by one or packed (`encode_texts`), are cut into
     sequences of up to the reader's max_length, grouped into batches by length, and the batches are shuffled.
     So texts are shuffled within a chunk, not across the corpus. Every 64th text is held out until
     there are `held_out` of them.
@@ -60,7 +60,7 @@ class TextBatches:
         self._cursor: Mapping[str, Any] = {}
 
     def total(self, epochs: int) -> int:
-        """Batches of the first `epochs` epochs, after each of which the held-out texts are evaluated."""
+        """The number of batches in `epochs` epochs; the held-out texts are evaluated after each epoch."""
         steps = self._settings.steps or EPOCH_STEPS
         return epochs * min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
 
@@ -88,7 +88,7 @@ class TextBatches:
             if empty and not resumed_at:
                 raise UserError(
                     f"there is nothing to train on in {', '.join(map(str, self._files.paths))}",
-                    expected="text of which the tokeniser keeps something",
+                    expected="text with at least one token",
                 )
             resumed_at = 0
             passes, texts = passes + 1, 0

@@ -27,7 +27,7 @@ FEWEST_ROWS = 5  # training rows of a class
 FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
 CUT_SHARE = 0.05  # share of the training rows that are cut
-_CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
+_CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenised
 
 
 def has_soft_rows(task: Task, split: str) -> bool:
@@ -108,7 +108,7 @@ class GroupSizes:
     def problems(self, path: str) -> list[Problem]:
         """Warnings for groups with one candidate, and for groups without a right one.
 
-        There are none for built-in tasks, whose groups are what they are.
+        There are none for built-in tasks, whose groups users cannot change.
         """
         if TASKS.get(self._task.name) == self._task:
             return []
@@ -148,7 +148,7 @@ def leakage(statistics: SplitStatistics) -> list[Problem]:
 def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[Problem]:
     """Warnings for rows that will be truncated, and for text outside the default vocabulary.
 
-    The rows of the sample are tokenized with the default tokenizer. Rows of `span` tasks are split into
+    The rows of the sample are tokenised with the default tokeniser. Rows of `span` tasks are split into
     windows and never truncated.
 
     Args:
@@ -163,7 +163,7 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
         messages.append(
-            f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the default tokenizer, and "
+            f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the default tokeniser, and "
             f"will be cut if the max_length of a model is {max_length:,}; a larger max_length keeps more"
         )
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
@@ -188,7 +188,7 @@ def cut_message(rows: str, share: float, most: str, setting: str = "max_length")
 
 
 def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
-    """The tokens of up to 1,000 random rows, with the default tokenizer, special tokens included.
+    """The tokens of up to 1,000 random rows, with the default tokeniser, special tokens included.
 
     Args:
         longest: rows with more tokens than these may be counted with fewer, but still more than `longest`.
@@ -199,7 +199,7 @@ def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
 
 
 def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.ndarray]]:
-    """The texts of each column, cut where they surely have `longest` tokens, and the ids of all in turn."""
+    """The texts of each column, cut where they have at least `longest` tokens, and the ids of each text."""
     texts = [column.combine_chunks().fill_null("") for column in sample.columns]
     columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
     tokenizer = _default_tokenizer()
@@ -222,7 +222,7 @@ def _count(columns: Sequence[pa.Array], pattern: str) -> int:
 
 @functools.cache
 def _default_tokenizer() -> Tokenizer:
-    """The default teacher's tokenizer, without torch or transformers."""
+    """The default teacher's tokeniser, without torch or transformers."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(embedded_encoder() / "tokenizer.json"))

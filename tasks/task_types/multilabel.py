@@ -28,7 +28,7 @@ _DEFAULT_THRESHOLD = 0.5
 
 
 def micro_f1(compared: Predictions) -> float:
-    """F1 over all (row, label) pairs; 0 if there is no predicted and no true label."""
+    """F1 over all (row, label) pairs; 0 if no label is predicted and none is true."""
     return float(_f1(compared.predictions, compared.labels, axis=None))
 
 
@@ -38,9 +38,9 @@ def label_macro_f1(compared: Predictions) -> float:
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray, axis: int | None) -> np.ndarray:
-    right = (predictions * labels).sum(axis)
-    both = predictions.sum(axis) + labels.sum(axis)
-    return 2 * right / np.maximum(both, 1)
+    true_positives = (predictions * labels).sum(axis)
+    total = predictions.sum(axis) + labels.sum(axis)
+    return 2 * true_positives / np.maximum(total, 1)
 
 
 class MultiLabel(TaskType):
@@ -125,7 +125,7 @@ class MultiLabel(TaskType):
         return True
 
     def threshold_problem(self, task: Task, threshold: Any) -> str | None:
-        """It is one number from 0 to 1 for each label."""
+        """A threshold is a list with one number from 0 to 1 for each label."""
         count = len(task.labels)
         listed = isinstance(threshold, list | tuple) and len(threshold) == count
         fits = listed and all(type(cut) in (int, float) and 0 <= cut <= 1 for cut in threshold)

@@ -25,8 +25,8 @@ class Reader:
         tokeniser: the model's tokeniser.
         input_format: "joined": [CLS] a [SEP] b [SEP], truncated longest text first as in transformers;
             "side-by-side": [CLS] a [SEP] [CLS] b [SEP], truncated likewise, for a model in which neither text
-            attends to the other; "separate": each text by itself without special tokens, an empty one as one
-            unknown token.
+            attends to the other; "separate": each text on its own, without special tokens, an empty text as
+            one unknown token.
         max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
             text.
         stride: number of tokens that neighbouring windows of a long context share (`span` tasks).

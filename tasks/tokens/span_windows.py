@@ -107,7 +107,7 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
     questions = _first(question_ids, question_sizes)
     coded = rows.texts[1].dictionary_encode()
     tokenised = [p.take(coded.indices.to_numpy()) for p in tokeniser.token_ids_with_offsets(coded.dictionary)]
-    # A window by itself may have more tokens than it had inside its context.
+    # A window that is tokenised alone may have more tokens than it had inside its context.
     rooms = windows.max_length - layout.n_specials - question_sizes
     short = tokenised[0].lengths > rooms
     contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in tokenised)

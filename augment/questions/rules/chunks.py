@@ -21,7 +21,7 @@ class Chunk:
     """A part of a clause: words start..stop.
 
     kind: np, pp (its first word is the preposition, unless it is a date), adv, adj, inf (to do), ing, or why.
-    complete: False if a restrictive clause follows inside it, so that it is not an answer by itself.
+    complete: False if a restrictive clause follows inside it, so that it is not a complete answer.
     """
 
     kind: str

@@ -24,7 +24,7 @@ def in_context(words: list[str], raw: list[str]) -> str:
     """Decide between the parts of speech that a word can have, from its neighbours.
 
     Args:
-        raw: the tag of each word by itself; the tag after "to" is changed if the word must be a verb.
+        raw: the tag of each word without context; the tag after "to" is changed if the word must be a verb.
 
     Returns:
         One letter per word.

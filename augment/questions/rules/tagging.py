@@ -78,7 +78,7 @@ def tag_sentence(text: str, start: int, stop: int, uncapitalised: frozenset[str]
 
 @functools.lru_cache(maxsize=1 << 16)
 def _first_tag(word: str) -> str:
-    """The tag of a word by itself."""
+    """The tag of a word without context."""
     first = word[0]
     if first in '"“':
         inside = word[1:-1]

@@ -228,8 +228,8 @@ def _start(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> t
     if not (directory / "tokenizer_config.json").is_file():
         texts = dict.fromkeys(reference.context for reference in references)
         questions = (question for reference in references for question in reference.questions)
-        marks = [job.reading.format.marks] * 100
-        tokenizer = train_tokenizer([*texts, *questions, *marks], job.shape, job.reading.max_input)
+        fixed_words = [job.reading.format.fixed_words] * 100
+        tokenizer = train_tokenizer([*texts, *questions, *fixed_words], job.shape, job.reading.max_input)
         with staged_directory(directory, "tokenizer_config.json") as staged:
             tokenizer.save_pretrained(staged)
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)

@@ -45,7 +45,7 @@ def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) ->
     if selection.ranked and manifest.format < 4:
         raise UserError(
             f"the store {store} is of format {manifest.format}, which ranks the tokens of two texts by "
-            "attention between the texts, although its bi-encoder reads each by itself",
+            "attention between the texts, although its bi-encoder reads each separately",
             expected="a store of format 4 or newer",
             hint="build the store again with `overwrite=True`",
         )

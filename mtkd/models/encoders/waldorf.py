@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.waldorf_settings import STRIDE, WaldorfConfig, WaldorfStudentSettings
-from mtkd.models.fast_dropout import attention, faster
+from mtkd.models.fast_dropout import attention, is_faster
 from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_width, teacher_embeddings
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -200,7 +200,7 @@ class _Block(nn.Module):
         scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
         dropped = self.dropped if self.training else 0.0
         keys = mask[:, None, None]
-        if faster(query, dropped):
+        if is_faster(query, dropped):
             context = attention(query, key, value, keys, None, dropped)
         else:
             context = functional.scaled_dot_product_attention(

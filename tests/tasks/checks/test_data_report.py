@@ -237,7 +237,7 @@ def test_rows_that_will_be_cut(tmp_path: Path) -> None:
     rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
     (cut,) = warnings_of(tmp_path, rows, max_length=12)
     assert cut == (
-        "40.0% of the rows have more than 12 tokens of the default tokenizer, and will be cut if the "
+        "40.0% of the rows have more than 12 tokens of the default tokeniser, and will be cut if the "
         "max_length of a model is 12; a larger max_length keeps more"
     )
     (cut,) = warnings_of(tmp_path, rows)

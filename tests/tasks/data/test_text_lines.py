@@ -61,7 +61,7 @@ def test_the_delimiter_is_the_one_that_finds_the_columns(header: str, columns: l
     ("content", "message"),
     [
         pytest.param(b"PAR1\x15\x04", "it is a parquet file", id="parquet"),
-        pytest.param(gzip.compress(b"text\n"), "it is packed by gzip", id="gzip"),
+        pytest.param(gzip.compress(b"text\n"), "it is compressed by gzip", id="gzip"),
         pytest.param(b"PK\x03\x04\x14\0", "it is a zip archive or a spreadsheet", id="zip"),
         pytest.param("text\na\n".encode("utf-32"), "it is UTF-32", id="utf-32"),
     ],
