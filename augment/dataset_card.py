@@ -21,7 +21,7 @@ Settings: {settings}.
 | --- | --- | --- | --- | --- | --- |
 {tasks}
 
-**The copies are deliberately unlabelled.** A copy may mean something else than its source row, so it does not
+**The copies are deliberately unlabelled.** A copy may differ in meaning from its source row, so it does not
 inherit the label. A student that is distilled on these rows learns from the teacher's predictions.
 
 ## Files

@@ -35,7 +35,7 @@ class TaggedTexts:
         bounds: (n + 1,) where the words of each text begin and end.
         ids: the ids in `vocabulary` of the words of all texts.
         spaced: whether the word follows white space; False for the first word of a text.
-        numbers: for each text column of the rows that these texts are from, the index of each row's text;
+        numbers: for each text column of the rows that the texts come from, the index of each row's text;
             None = `find` looks them up.
     """
 
@@ -77,14 +77,14 @@ class TaggedTexts:
         if self.numbers is None:
             return [self.find(column) for column in rows.texts]
         if any(len(column) != len(rows) for column in self.numbers):
-            raise ValueError("other rows than those that were tagged")
+            raise ValueError("these are not the rows that were tagged")
         return list(self.numbers)
 
     def part(self, rows: Rows | FileRows) -> TaggedTexts:
         """Keep only the texts of these rows; the vocabulary is unchanged.
 
-        For rows in files, which must be some of those that the texts are from, the texts themselves are
-        left out.
+        For rows in files, which must be among those that the texts come from, the texts themselves are left
+        out.
         """
         if isinstance(rows, FileRows):
             assert self.numbers is not None, "these texts were tagged in files, too"

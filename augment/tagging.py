@@ -1,4 +1,4 @@
-"""Part-of-speech taggers: spaCy or nltk, where their data are installed; nothing is downloaded."""
+"""Part-of-speech taggers: spaCy or nltk, where their data is installed; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class NltkTagger:
 
     @staticmethod
     def load() -> NltkTagger:
-        """Load the tagger; UserError if its data are not installed."""
+        """Load the tagger; UserError if its data is not installed."""
         from nltk import __version__
         from nltk.tag.perceptron import PerceptronTagger
 

@@ -26,7 +26,7 @@ def require_result_file(file: Path) -> None:
     """Check that a file can be written, and that it does not exist, is empty, or holds an earlier result.
 
     Raises:
-        UserError: it is a directory, or holds something else than the JSON that --json writes.
+        UserError: it is a directory, or holds something other than the JSON that --json writes.
     """
     check_output_file(file)
     if not file.is_file():

@@ -138,9 +138,8 @@ def paired_difference(
 
     The interval holds the 2.5% and the 97.5% percentile of the difference over bootstrap samples. Each sample
     draws the validation rows of every split with replacement, the same for both models, and the seeds (see
-    `ScoreSamples.drawn`). With one seed per model the interval covers only the chance of which rows were
-    validated on. A threshold that was tuned on validation rows, and the choice of the epoch, stay as
-    they are.
+    `ScoreSamples.drawn`). With one seed per model, the interval covers only the choice of validation
+    rows. The chosen epoch, and thresholds tuned on validation rows, are treated as fixed.
 
     Args:
         model, reference: the samples of each task, for the same tasks.

@@ -264,7 +264,7 @@ def _is_checkpoint(model: EvaluatedModel) -> bool:
 
 
 def _require_model(path: Path) -> None:
-    """Check that a directory holds an mtkd model; raises UserError, which says that a checkpoint would do."""
+    """Check that a directory holds an mtkd model; its UserError says that checkpoints are accepted, too."""
     refuse_headless(path)
     try:
         model_directory(path)

@@ -67,7 +67,7 @@ class Scores:
 
     @property
     def several_seeds(self) -> bool:
-        """True if a model has runs of several seeds, so that its intervals cover the chance of the seed."""
+        """True if a model has runs with several seeds, so that its intervals cover their variation."""
         return any(len(samples.seeds) > 1 for line in self.lines for samples in line.samples.values())
 
     @property

@@ -70,7 +70,7 @@ def report_on(
     max_length: int = 128,
     unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
 ) -> DataReport:
-    """Read every split of the tasks and report on it. Invalid data are reported, not raised.
+    """Read every split of the tasks and report on it. Invalid data is reported, not raised.
 
     A task without any split, without its training split or without any validation split is an error, since
     training would refuse it. Any other missing split is a warning.

@@ -70,7 +70,7 @@ class DataSource(ABC):
                 values together decide.
 
         Raises:
-            UserError: as for `raw_table`, when the iterator gets there.
+            UserError: as for `raw_table`, when the iterator reaches the row.
         """
         read = self._find(task, split)
         if read is None:
@@ -84,7 +84,7 @@ class DataSource(ABC):
         return self.raw_table(task, split).table
 
     def split_files(self, task: Task, split: str) -> SplitFiles | None:
-        """The files that hold a split; None if it is missing, or made from something else than such files."""
+        """The files that hold a split; None if it is missing, or does not come from such files."""
         read = self._find(task, split)
         return read if isinstance(read, SplitFiles) else None
 
@@ -183,7 +183,7 @@ class HubSource(DataSource):
 
 
 class FilesSource(DataSource):
-    """Only the files that the tasks name themselves; the source if no data are given."""
+    """Only the files that the tasks name themselves; the source if no data is given."""
 
     name = "the task files"
 

@@ -1,4 +1,4 @@
-"""The teachers of a distillation on tasks: run on every batch, or once for all logits beforehand."""
+"""The teachers of a distillation on tasks: run on every batch, or once before training for all logits."""
 
 from __future__ import annotations
 

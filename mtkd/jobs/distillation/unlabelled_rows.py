@@ -29,7 +29,7 @@ from tasks.task import UNLABELLED, Task
 
 LogitsOf = Callable[[np.ndarray], np.ndarray]
 _STEP = 65_536  # rows whose logits are in memory at once
-_ROWS_FOR_BILSTM = 2_000  # per task; with 500 it gained nothing, with 5,500 much (docs/results-small.md)
+_ROWS_FOR_BILSTM = 2_000  # per task; with 500 it gained nothing, with 5,500 a lot (docs/results-small.md)
 
 
 def usable_request(

@@ -42,7 +42,7 @@ from tasks.task import Task
 
 @dataclass
 class _Results:
-    """What the finished runs of a grid say.
+    """What was read from the finished runs of a grid.
 
     Attributes:
         predicted: row -> predictions of its runs.
@@ -98,7 +98,7 @@ def _run(
     notes = _notes(grid, rows)
     try:
         _time_students(grid.bench, results.models, rows)
-    except UserError as error:  # the runs are worth their table all the same
+    except UserError as error:  # the table is still useful
         notes.append(f"Inference was not timed: {error.problem}.")
     if inputs.teacher and not grid.refine:
         teacher, teacher_notes = _teacher_row(inputs, rows, results, say)
@@ -177,7 +177,7 @@ def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
         notes += [f"The scored weights are those of {epoch}{cells}."] if names else []
     notes += _steps_note(grid, rows)
     if len(grid.seeds) == 1:
-        notes.append("There is one seed, so the intervals do not cover the chance of the seed.")
+        notes.append("There is one seed, so the intervals do not cover the variation between seeds.")
     return notes
 
 
@@ -203,7 +203,7 @@ def _teacher_row(
         return {}, [f"{missing}a cell is called {TEACHER!r}."]
     try:
         scored = score_given_teacher(inputs, results.tasks, results.specs, results.predicted, say)
-    except UserError as error:  # the runs are worth their table all the same
+    except UserError as error:  # the table is still useful
         return {}, [f"{missing}{' '.join(error.problem.split())}."]
     if not scored.predicted:
         return {}, []

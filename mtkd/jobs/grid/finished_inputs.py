@@ -150,6 +150,6 @@ class _PresentInputs:
         """The result of `compute`; None if it raises a UserError."""
         if key not in self._known:
             self._known[key] = None
-            with contextlib.suppress(UserError):  # the finished runs are worth their table all the same
+            with contextlib.suppress(UserError):  # the table of the finished runs is still useful
                 self._known[key] = compute(*arguments)
         return self._known[key]

@@ -50,7 +50,7 @@ def grid_baselines(
         baselines = {CONSTANT: best_constant(task, runs[0])}
         try:
             baselines |= _of_encoder(grid, inputs, task, specs[name])
-        except UserError as error:  # the runs are worth their table all the same
+        except UserError as error:  # the table is still useful
             remarks[f"No baselines of a frozen encoder for {name}: {error.problem}."] = None
         for baseline, splits in baselines.items():
             predictions.setdefault(baseline, {})[name] = {0: splits}
