@@ -32,7 +32,12 @@ BLOCK = re.compile(
 TRAINING = {"distill", "refine", "finetune"}
 SHELL = ("mtkd", "make", "pip", "python", "accelerate", "scripts/", "source")
 # Settings that shrink the tutorial's run to a few seconds per step.
-STEPS = {"teacher": ("steps=2",), "student": ("steps=2", "unlabelled-limit=32"), "control": ()}
+LAYERS = "set.student.transformer.layers=1"
+STEPS = {
+    "teacher": ("steps=2",),
+    "student": ("steps=2", "unlabelled-limit=32", LAYERS),
+    "control": (LAYERS,),
+}
 SHORT = [
     "steps.comparison.limit=16",
     *(

@@ -266,21 +266,31 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
 
 
 def test_workers_tag_as_one_process_does(pipeline, monkeypatch):
+    assert_workers_change_nothing(f"spacy:{pipeline}", Workers(2), monkeypatch)
+
+
+def test_workers_without_a_tagger(monkeypatch, in_process_workers):
+    assert_workers_change_nothing("none", in_process_workers, monkeypatch)
+
+
+def assert_workers_change_nothing(tagger, workers, monkeypatch):
     monkeypatch.setattr("augment.tagged_text.BLOCK", 30)
     rows = {"mrpc": some_rows(100, texts=2), "sst2": some_rows(20, task="sst2")}
-    for tagger in (f"spacy:{pipeline}", "none"):
-        unprepared = Replacement(tagger=tagger)
-        one, two = (unprepared.prepare(rows, workers) for workers in (Workers(), Workers(2)))
-        assert one.settings == two.settings
-        assert one.texts["mrpc"].vocabulary.words == two.texts["mrpc"].vocabulary.words
-        for task in rows:
-            for values in ("bounds", "ids", "spaced"):
-                assert np.array_equal(getattr(one.texts[task], values), getattr(two.texts[task], values))
-            assert one.texts[task].texts.equals(two.texts[task].texts)
-            assert len(one.texts[task].texts) > 10
+    unprepared = Replacement(tagger=tagger)
+    one, two = (unprepared.prepare(rows, each) for each in (Workers(), workers))
+    assert one.settings == two.settings
+    assert one.texts["mrpc"].vocabulary.words == two.texts["mrpc"].vocabulary.words
+    for task in rows:
+        for values in ("bounds", "ids", "spaced"):
+            assert np.array_equal(getattr(one.texts[task], values), getattr(two.texts[task], values))
+        assert one.texts[task].texts.equals(two.texts[task].texts)
+        assert len(one.texts[task].texts) > 10
+
+
+def test_workers_with_another_model_are_refused(pipeline, in_process_workers):
     elsewhere = WorkerTagger("another tagger", f"spacy:{pipeline}")
     with pytest.raises(UserError, match=r"articles is another model on"):
-        tag_rows(rows["mrpc"], elsewhere, workers=Workers(2))
+        tag_rows(some_rows(100, texts=2), elsewhere, workers=in_process_workers)
 
 
 def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):
