@@ -12,6 +12,7 @@ from mtkd.recipes import dotted, load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
+from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.records import Seed, Text
 
@@ -127,9 +128,9 @@ class Cell(Strict):
 class Bench(Strict):
     """Settings for timing the inference of the cells' students at each batch size."""
 
-    seq_len: PositiveInt = 128
-    batches: list[PositiveInt] = Field([64], min_length=1)
-    rounds: PositiveInt = 10
+    seq_len: int = Field(128, ge=1, le=MAX_TOKENS)
+    batches: list[Annotated[int, Field(ge=1, le=MAX_BATCH)]] = Field([64], min_length=1)
+    rounds: int = Field(10, ge=1, le=MAX_ROUNDS)
 
 
 class Grid(Strict):

@@ -1009,6 +1009,9 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
             "steps_of names 'one', which does not choose its number of steps itself",
         ),
         ("refine = { seed = 'x' }", r"refine.seed = 'x' is not valid\n  expected: integer >= 0.* \| each"),
+        ("bench = { seq_len = 65_537 }", r"bench.seq_len = 65537 .*\n  expected: .*65,?536"),
+        ("bench = { batches = [8_193] }", r"bench.batches.0 = 8193 .*\n  expected: .*8,?192"),
+        ("bench = { rounds = 10_001 }", r"bench.rounds = 10001 .*\n  expected: .*10,?000"),
         ("refine = { encoder = [1] }", r"refine.encoder = \[1\] is not valid\n  expected: text"),
         (
             "[cells.two]\ncorpus = [1]",
