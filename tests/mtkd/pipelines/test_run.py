@@ -414,6 +414,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.scores.model": "./nowhere"}, ["step 'scores'", "--model ./nowhere", "no such file"]),
         ({"steps.teacher.encoder": "./nowhere"}, ["step 'teacher'", "--encoder ./nowhere", "no such file"]),
         ({"steps.student.unlabelled": {"rte": "more.csv"}}, ["step 'student'", "more.csv", "no such file"]),
+        ({"steps.student.set.student.bilstm.embeddings": "v.txt"}, ["'student'", "v.txt does not exist"]),
         ({"data": math.nan}, ["data: nan is not valid", "expected: text", 'in quotes: data = "nan"']),
         ({"data": "nowhere"}, ["step 'teacher'", "'nowhere' does not exist"]),
         ({"tasks": "rtee"}, ["unknown task 'rtee'", "'rte'"]),
