@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from tasks.common.errors import UserError, did_you_mean
+from tasks.common.reading import not_regular
 from tasks.data.parquet_files import parquet_batches, read_parquet
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_utf8_text, make_table
 from tasks.data.text_lines import STANDARD, delimiter_of, repeated_key, shown, text_lines
@@ -188,6 +189,8 @@ def suffix_of(path: Path) -> str | None:
 def _format(path: Path) -> str:
     if (suffix := suffix_of(path)) is not None:
         return suffix
+    if problem := not_regular(path):
+        raise UserError(f"{path} {problem}", expected="a file of rows")
     kind = path.suffix or path.name
     hint = None
     if path.name.lower().endswith(".json"):

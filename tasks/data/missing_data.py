@@ -38,7 +38,7 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
     searched = dict.fromkeys([*directories, *beside])
     names = [entry.name for directory in searched if directory.is_dir() for entry in directory.iterdir()]
-    found = [name for name in names if any((f / file.with_name(name)).exists() for f in (*folders, *beside))]
+    found = [name for name in names if any((f / file.parent / name).exists() for f in (*folders, *beside))]
     near = difflib.get_close_matches(file.name, [name for name in found if name != file.name], n=1)
     problems = (not_regular(directory / file.name) for directory in directories)
     if problem := next(filter(None, problems), None):
@@ -50,7 +50,7 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     also = f" or under {' or '.join(map(str, folders))}" if folders else ""
     return UserError(
         f"the file {str(file)!r} of {task.name}/{split} does not exist"
-        + (f" (did you mean {str(file.with_name(near[0]))!r}?)" if near else ""),
+        + (f" (did you mean {str(file.parent / near[0])!r}?)" if near else ""),
         expected=f"a path relative to the task file{also}" if not file.is_absolute() else None,
         hint="correct its name under [files] in the task file"
         + ("" if folders else ", or pass the directory that holds it as `data='DIR'`"),
@@ -71,7 +71,7 @@ def missing_unlabelled(task: Task, patterns: Sequence[str], root: Path | None) -
         f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
         expected="a file, a pattern such as 'more-*.parquet', or, alone, a split without labels, such as "
         + (task.test[0] if task.test else UNLABELLED),
-        hint=f"relative paths of a task file start at its own directory or at {root or 'the data'}"
+        hint=f"relative paths of a task file start at its own directory or at {root or 'the data directory'}"
         if task.unlabelled
         else None,
     )

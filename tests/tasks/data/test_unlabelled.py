@@ -119,6 +119,8 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
         UnlabelledRequest({"squad": "unlabelled"}).open(open_data("pocket"), TASKS["squad"])
     with pytest.raises(UserError, match="no file of rows without labels of task 'pair': nothing"):
         UnlabelledRequest({"pair": "nothing.csv"}).open(open_data(str(tmp_path / "data")), PAIR)
+    with pytest.raises(UserError, match="data is a directory\n  expected: a file of rows"):
+        appended(PAIR, str(tmp_path / "data"))
 
 
 def test_a_task_file_names_them(tmp_path: Path) -> None:
