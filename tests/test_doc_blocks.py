@@ -172,15 +172,18 @@ def test_the_tutorial_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Callable, tiny_encoder: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shorter = (*SHORT, f"steps.teacher.encoder={tiny_encoder}")
+    settings = (*SHORT, f"steps.teacher.encoder={tiny_encoder}")
+    shorter = {setting.partition("=")[0]: setting for setting in settings}
     for _, text in blocks(ROOT / "docs" / "tutorial.md"):
         if not is_shell(text):
             exec(compile(text, "tutorial.md", "exec"), {})
             continue
         for program, *words in command_lines(text):
             assert program == "mtkd"
-            short = [word for setting in shorter for word in ("--set", setting)] if words[0] == "run" else []
-            answered = mtkd(*words, *short)
+            if words[0] == "run":
+                words = [shorter.get(word.partition("=")[0], word) for word in words]
+                words += [word for setting in settings for word in ("--set", setting)]
+            answered = mtkd(*words)
             assert answered.code == 0, (words, answered)
     header = Path("predictions.csv").read_text().splitlines()[0]
     assert header.startswith("text,label,prediction") and Path("job/runs/report.html").is_file()

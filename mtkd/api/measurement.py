@@ -22,7 +22,7 @@ from tasks.common.arguments import (
     checked,
 )
 from tasks.common.errors import UserError, warn_caller
-from tasks.common.hub_loading import did_you_mean_model
+from tasks.common.hub_loading import did_you_mean_model, is_hub_name
 from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
@@ -124,8 +124,8 @@ def predict(
     `score`, `no_answer_score` and `n_best`. All columns of the rows are kept.
 
     Args:
-        model: a run or model directory, an export, or a model; or the directory of a fine-tuned transformers
-            checkpoint, for which `task` must be given.
+        model: a run or model directory, an export, or a model; or the directory or hub name of a fine-tuned
+            transformers checkpoint, for which `task` must be given.
         task: None = the model's only task.
         teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
         source: the rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
@@ -285,11 +285,12 @@ def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
 
 
 def _is_checkpoint(model: str | Path | Model) -> bool:
-    """True for the directory of a fine-tuned transformers checkpoint."""
+    """True for the directory or hub name of a fine-tuned transformers checkpoint."""
     from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 
-    is_directory = isinstance(model, str | Path) and Path(model).is_dir()
-    return is_directory and checkpoint_directory(str(model)) is not None
+    if not isinstance(model, str | Path) or not (Path(model).is_dir() or is_hub_name(str(model))):
+        return False
+    return checkpoint_directory(str(model)) is not None
 
 
 def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Task]) -> Path:

@@ -12,10 +12,12 @@ from mtkd.recipes import dotted, load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
 from mtkd.strict_settings import Strict
+from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.records import Seed, Text
 
 _LONGEST_NAME = 100  # characters of the name of a cell
+_INIT = "student.transformer.init"
 TEACHER = "teacher"  # the row of the models that the grid refines, or of the given teacher
 
 # The keys of a cell that only recipes for some commands have.
@@ -127,9 +129,9 @@ class Cell(Strict):
 class Bench(Strict):
     """Settings for timing the inference of the cells' students at each batch size."""
 
-    seq_len: PositiveInt = 128
-    batches: list[PositiveInt] = Field([64], min_length=1)
-    rounds: PositiveInt = 10
+    seq_len: int = Field(128, ge=1, le=MAX_TOKENS)
+    batches: list[Annotated[int, Field(ge=1, le=MAX_BATCH)]] = Field([64], min_length=1)
+    rounds: int = Field(10, ge=1, le=MAX_ROUNDS)
 
 
 class Grid(Strict):
@@ -234,7 +236,10 @@ class Grid(Strict):
                 "control adds a student that learns from labels alone, but this one does so itself",
                 hint=f"remove `control`, or `supervision`, or leave the cell {control_of(name)!r} out",
             )
-        sets = cell.set | control_settings(settings)
+        control = control_settings(settings)
+        if self.first_of(name) and _INIT not in self.sets_of(name):
+            control.pop(_INIT, None)  # it starts from the run on plain text, too
+        sets = cell.set | control
         shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
         return cell.model_copy(update={"set": sets, **shorter})
 

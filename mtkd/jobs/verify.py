@@ -9,6 +9,7 @@ from typing import Any
 
 from mtkd.knowledge_store.store_manifest import MANIFEST
 from mtkd.model_files import EXPORT
+from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import DIGESTS, damaged_files
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
@@ -19,7 +20,7 @@ from tasks.common.shards import ShardEntry
 _DAMAGED = "is missing or damaged"
 _MALFORMED = "does not list digests in the form in which mtkd writes them, so no other file could be checked"
 # With a digest of their own, and of no other files.
-_ALONE = ("run.json", "result.json", "compare.json", "questions.json")
+_ALONE = (RUN_FILE, "result.json", "compare.json", "questions.json")
 
 
 @dataclass
@@ -75,7 +76,11 @@ def _states(record: Path) -> Mapping[str, str | None]:
     try:
         content = read_record(record, dict[str, Any])
         if record.name in _ALONE:
-            return {record.name: None} if has_check(record) else {}
+            if has_check(record):
+                return {record.name: None}
+            if record.name == RUN_FILE and (directory / "model" / DIGESTS).is_file():  # a run of mtkd
+                read_run_record(record, "identity")
+            return {}
         if record.name == DIGESTS:
             damaged = set(damaged_files(directory))
             if DIGESTS in damaged:

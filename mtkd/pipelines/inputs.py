@@ -17,8 +17,9 @@ from tasks.common.errors import UserError, did_you_mean
 from tasks.common.remote import local
 from tasks.common.sha256 import digest_file
 from tasks.common.urls import as_url
+from tasks.data.file_patterns import matching_files
 from tasks.data.file_readers import suffix_of
-from tasks.data.sources import known_as, matching_files, open_data
+from tasks.data.sources import known_as, open_data
 from tasks.task import Task
 from tasks.task_names import resolve
 

@@ -37,6 +37,7 @@ _TYPES: dict[str, Any] = {  # of what a file may set
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
+_TEXTS = ("title", "out", "data", "tasks", "device", "precision")
 _SET_OF_STEP = re.compile(r"steps\.[^.]+\.set(\.|$)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -89,7 +90,9 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
             raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
         if values[key] == []:
             raise UserError(f"the pipeline: {key} is an empty list", expected="one or more")
-        check_value(values[key], _TYPES[key], f"the pipeline: {key}")
+        number = key in _TEXTS and type(values[key]) in (int, float)
+        hint = f'write text in quotes: {key} = "{values[key]}"' if number else None
+        check_value(values[key], _TYPES[key], f"the pipeline: {key}", hint=hint)
     out = output_directory(values, name)
     tables = values.get("steps")
     if not tables or not isinstance(tables, dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ _CORPORA = (
     *("augment questions generate", "augment questions filter", "pull"),
 )
 _CHECKPOINT = "export --format transformers"
+_WRITE_FILES = ("predict", "report html", "report plot")  # like all commands that only print a result
+_IN_RUNS = ("model", "stages", "predictions", "run.json", "log.jsonl", "tensorboard", "checkpoints")
 # Option -> the commands whose outputs it can read; an option of one command takes precedence.
 _READS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("teacher", "encoder", "init"), (*_MODELS, _CHECKPOINT)),
@@ -26,6 +28,11 @@ _READS: dict[str, tuple[str, ...]] = {
     "augment questions generate model": ("augment questions train", "pull"),
     "augment questions train model": ("augment questions train", "pull"),
     "report html runs": (*_MODELS, "compare"),
+    "report knowledge runs": (*_MODELS, "compare"),
+    "report plot comparisons": ("compare",),
+    "store info directory": ("store build",),
+    **dict.fromkeys(("in", "unlabelled"), ("predict",)),
+    "data": (),
 }
 
 
@@ -52,29 +59,42 @@ def find_steps(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], st
         if head in steps:
             return [head], str(Path(steps[head].out, *rest))
         if several := [name for name in steps if name.startswith(f"{head}/")]:
-            return several, str(Path(steps[several[0]].out).parent.joinpath(*rest))
+            if rest:  # neither one of these steps nor a file in its output
+                raise unknown("step", reference, several)
+            return several, str(Path(steps[several[0]].out).parent)
     raise unknown("step", parts[0], steps, hint="@NAME stands for the output of the step NAME")
 
 
 def check_references(step: Step, steps: Mapping[str, Step]) -> None:
     """Check that the steps that the options of a step refer to write what these options read.
 
-    A file or directory in an output, `@NAME/FILE`, may be anything, such as a run in that of `compare`.
-
     Raises:
-        UserError: an option that reads a model, corpus or store names the output of another command.
+        UserError: an option names an output that it cannot read, such as a corpus in place of a model, or a
+            file that the output does not have. In most outputs, such as that of `compare`, any may be named.
     """
     written = {name: _written_by(other) for name, other in steps.items()}
     for key, value in step.raw.items():
-        readable = _READS.get(f"{step.command} {key}", _READS.get(key, ()))
-        for name in _outputs_named(value, steps) if readable else ():
-            if written[name] not in readable:
+        readable = _READS.get(f"{step.command} {key}", _READS.get(key))
+        for name, inside in _referenced(value, steps):
+            if inside:
+                _check_inside(key, steps[name], inside)
+            elif readable is not None and written[name] not in readable:
                 fitting = [other for other in steps if written[other] in readable and other != step.name]
+                commands = ", ".join(f"`mtkd {command}`" for command in readable)
                 raise UserError(
                     f"{key} = '@{name}' is written by `mtkd {written[name]}`, which this option cannot read",
-                    expected=f"the output of {', '.join(f'`mtkd {command}`' for command in readable)}",
+                    expected=f"the output of {commands}" if readable else "no output of a step",
                     hint=f"steps that fit: {shorten(fitting)}" if fitting else None,
                 )
+
+
+def _check_inside(key: str, step: Step, inside: Sequence[str]) -> None:
+    """Check that the output of a step may have the file that `@NAME/FILE` names."""
+    shown = f"{key} = '@{'/'.join((step.name, *inside))}'"
+    if "out" not in step.options or step.command in _WRITE_FILES:
+        raise UserError(f"{shown}: the step {step.name!r} writes one file", expected=f"'@{step.name}'")
+    if step.command in TRAINS and inside[0] not in _IN_RUNS:
+        raise unknown(f"file in a run ({shown}):", inside[0], _IN_RUNS)
 
 
 def _written_by(step: Step) -> str:
@@ -83,14 +103,15 @@ def _written_by(step: Step) -> str:
     return _CHECKPOINT if is_checkpoint else step.command
 
 
-def _outputs_named(value: Any, steps: Mapping[str, Step]) -> list[str]:
-    """The steps whose whole outputs a value names."""
-    names: list[str] = []
+def _referenced(value: Any, steps: Mapping[str, Step]) -> list[tuple[str, tuple[str, ...]]]:
+    """The steps that a value refers to, each with the parts of the path in its output."""
+    found: list[tuple[str, tuple[str, ...]]] = []
 
     def collect(reference: str) -> str:
-        found, path = find_steps(reference, steps)
-        names.extend(name for name in found if reference == name or len(found) > 1)
+        names, path = find_steps(reference, steps)
+        inside = Path(path).relative_to(steps[names[0]].out).parts if len(names) == 1 else ()
+        found.extend((name, inside) for name in names)
         return path
 
     substitute(value, collect)
-    return names
+    return found

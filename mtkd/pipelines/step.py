@@ -159,7 +159,9 @@ def check_step(step: Step) -> dict[str, Any]:
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
         shorthands = {name: params.get(name) for name in SHORTHANDS}
-        load_recipe(step.command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
+        settings = load_recipe(step.command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
+        if step.command == "distill" and settings.student.embedding_file:
+            settings.student.check_start()
     if (files := params.get("unlabelled")) and params.get("tasks"):
         UnlabelledRequest(files).check(resolve(params["tasks"]))
     return params

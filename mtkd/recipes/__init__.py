@@ -142,12 +142,13 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse `--set a.b=v` options to dotted key -> value; v is parsed as TOML if possible, else a string.
 
     Raises:
-        UserError: an option has no "=".
+        UserError: an option has no "=", or a key has two values.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.strip():
+        name, equals, text = pair.partition("=")
+        key = name.strip()
+        if not equals or not key:
             raise UserError(
                 f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
             )
@@ -155,11 +156,16 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
             values = plain_toml(f"v = {text}")
             if len(values) > 1:
                 raise ValueError("more lines follow the value")
-            settings[key.strip()] = values["v"]
+            value = values["v"]
         except tomllib.TOMLDecodeError:
-            settings[key.strip()] = None if text.strip() == "none" else text.strip()
+            value = None if text.strip() == "none" else text.strip()
         except ValueError as error:  # thousands of digits or brackets
             raise UserError(f"--set {brief(pair)} is not valid: {error}") from error
+        if settings.setdefault(key, value) != value:
+            raise UserError(
+                f"--set {key} has two values: {brief(settings[key])} and {brief(value)}",
+                hint="leave one of them out",
+            )
     return settings
 
 

@@ -132,12 +132,12 @@ def check_record(value: Any, kind: type[Read], where: str, *, hint: str | None =
     return _checked(json.dumps(value).encode(), kind, where, hint)
 
 
-def check_value(value: Any, kind: Any, where: str) -> None:
+def check_value(value: Any, kind: Any, where: str, *, hint: str | None = None) -> None:
     """Check a value of a TOML file; raises UserError like `read_record`."""
     try:
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        raise explained(error, where) from error
+        raise explained(error, where, hint) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -218,6 +218,8 @@ def in_words(problem: Mapping[str, Any]) -> str:
         return "a table of keys and values"
     if problem["type"] == "string_too_short":
         return "text that is not empty"
+    if problem["type"] == "string_type":
+        return "text"
     return str(problem["msg"]).removeprefix("Input should be ")
 
 

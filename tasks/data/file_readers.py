@@ -14,9 +14,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from tasks.common.errors import UserError, did_you_mean
+from tasks.common.reading import not_regular
 from tasks.data.parquet_files import parquet_batches, read_parquet
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_utf8_text, make_table
-from tasks.data.text_lines import STANDARD, delimiter_of, shown, text_lines
+from tasks.data.text_lines import STANDARD, delimiter_of, repeated_key, shown, text_lines
 
 
 class _Collected:
@@ -136,6 +137,8 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
             collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue
         problem = _fields_problem(record, names, texts)
+        if not problem and (name := repeated_key(line, record)):
+            problem = f"the key {name!r} occurs twice"
         if problem:
             collected.bad.append(UnreadableLine(number, problem))
             continue
@@ -186,6 +189,8 @@ def suffix_of(path: Path) -> str | None:
 def _format(path: Path) -> str:
     if (suffix := suffix_of(path)) is not None:
         return suffix
+    if problem := not_regular(path):
+        raise UserError(f"{path} {problem}", expected="a file of rows")
     kind = path.suffix or path.name
     hint = None
     if path.name.lower().endswith(".json"):

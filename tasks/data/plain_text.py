@@ -16,7 +16,7 @@ from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
 from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import check_header, python_values
-from tasks.data.text_lines import bounded, opened
+from tasks.data.text_lines import bounded, opened, repeated_key
 from tasks.task import Task
 
 TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
@@ -145,6 +145,8 @@ class TextFiles:
                     ) from error
                 if not isinstance(row[0], str | None):
                     raise UserError(f"{path}, line {number}: {self.column} = {brief(row[0])} is not text")
+                if objects and line.strip() and (key := repeated_key(line, record)):
+                    raise UserError(f"{path}, line {number}: the key {key!r} occurs twice")
                 yield row
 
 

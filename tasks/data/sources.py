@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
 from tasks.data.class_names import with_label_names
+from tasks.data.file_patterns import files_of_task
 from tasks.data.file_readers import SplitFiles, read_batches
 from tasks.data.missing_data import missing_file
 from tasks.data.raw_table import RawTable
@@ -93,9 +93,12 @@ class DataSource(ABC):
 
         Args:
             named: True if they were asked for; the pocket tasks have such rows only then.
+
+        Raises:
+            UserError: the task names a file twice, or some files exist and others do not.
         """
         if task.unlabelled:
-            paths = matching_files(task.unlabelled, self.root)
+            paths = files_of_task(task, self.root)
             return partial(read_all_batches, paths, task) if paths else None
         read = self._locate(task, UNLABELLED)
         return None if read is None else partial(read, False)
@@ -264,21 +267,6 @@ def _beside(path: Path) -> list[Path]:
 
 
 _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}
-
-
-def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
-    """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`.
-
-    The name of a file stands for this file, even if it contains characters of a pattern: "rows [1].csv".
-    """
-    usable = [pattern for pattern in map(local, patterns) if root is not None or Path(pattern).is_absolute()]
-    folder = root or Path()
-    files: list[Path] = []
-    for pattern in usable:
-        named = os.path.exists(folder / pattern)  # no error for names that are too long
-        matching = glob.glob(str(Path(glob.escape(str(folder))) / pattern))
-        files += [folder / pattern] if named else map(Path, sorted(matching))
-    return files
 
 
 def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:

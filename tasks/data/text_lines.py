@@ -7,9 +7,11 @@ import csv
 import functools
 import gzip
 import io
+import json
 import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,24 @@ def _decoded(raw: bytes, encoding: str, number: int, bad: list[UnreadableLine]) 
             bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"))
             return raw.decode(errors="replace")
         return raw.decode("latin-1")
+
+
+def repeated_key(line: str, record: Any) -> str | None:
+    """A key that occurs twice in an object of a JSON line, whose last value was read; None if there is none.
+
+    Args:
+        record: what was read from the line.
+    """
+    if isinstance(record, dict) and line.count(":") == len(record):
+        return None  # as nearly always, since each key has a colon
+    repeated: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        repeated.extend(key for key, count in counts.items() if count > 1)
+
+    json.loads(line, object_pairs_hook=note, parse_int=str)  # as text, since it may have thousands of digits
+    return repeated[0] if repeated else None
 
 
 def delimiter_of(header: str, columns: Sequence[str]) -> str:

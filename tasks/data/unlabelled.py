@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +21,12 @@ import pyarrow.compute as pc
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.mapped import MappedTexts, mapped
+from tasks.data.file_patterns import matching_files, refuse_repeated
 from tasks.data.loading import require_valid, sample_indices, sample_rows
+from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import ANSWERS, Rows, concat, has_label
-from tasks.data.sources import Batches, DataSource, matching_files, read_all_batches
+from tasks.data.sources import Batches, DataSource, read_all_batches
 from tasks.data.tables import as_table
 from tasks.task import UNLABELLED, Task
 
@@ -82,7 +83,7 @@ class UnlabelledRequest:
         if requested is None or (isinstance(requested, str) and requested == UNLABELLED):
             batches = source.unlabelled(task, named=requested is not None)
             if batches is None and (requested or task.unlabelled):
-                raise _no_file(task, task.unlabelled or [UNLABELLED], source)
+                raise missing_unlabelled(task, task.unlabelled or [UNLABELLED], source.root)
             return batches
         if isinstance(requested, str) and requested in task.splits:
             return partial(source.batches, task, requested)
@@ -94,14 +95,9 @@ class UnlabelledRequest:
         for pattern in map(str, patterns):
             matching = matching_files([pattern], Path())
             if not matching:
-                raise _no_file(task, [pattern], source)
+                raise missing_unlabelled(task, [pattern], source.root)
             paths += matching
-        counts = Counter(path.resolve() for path in paths)
-        if twice := [path for path in paths if counts[path.resolve()] > 1]:
-            raise UserError(
-                f"`unlabelled` names {twice[0]} twice for the task {task.name!r}",
-                hint="name each file once; a pattern may match files that are named as well",
-            )
+        refuse_repeated(paths, task)
         return lambda: read_all_batches(paths, task)
 
     def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:
@@ -127,20 +123,6 @@ def names_files(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
-
-
-def _no_file(task: Task, patterns: Sequence[str], source: DataSource) -> UserError:
-    folder, splits = Path(patterns[0]).parent, [UNLABELLED, *task.splits]
-    files = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-    near = "" if patterns[0] in splits else did_you_mean(patterns[0], [*splits, *files])
-    return UserError(
-        f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
-        expected="a file, a pattern such as 'more-*.parquet', or, alone, a split without labels, such as "
-        + (task.test[0] if task.test else UNLABELLED),
-        hint=f"relative paths of a task file start at its own directory or at {source.root or 'the data'}"
-        if task.unlabelled
-        else None,
-    )
 
 
 def checked_batches(task: Task, batches: Iterator[RawTable]) -> Iterator[RawTable]:

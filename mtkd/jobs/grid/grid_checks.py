@@ -13,6 +13,7 @@ from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
+from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
@@ -104,6 +105,8 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     check_given_paths(grid, inputs)
     for task_spec, teacher in _taught(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
+    for task_spec, teacher in _taught(grid, inputs, logits=False):
+        find_teachers(teacher, resolve(task_spec), heads=False)
 
 
 def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
@@ -120,6 +123,21 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     for name, cell in grid.cells.items():
         for path in _of_each("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))
+        if student := _student_of(grid, name):
+            try:
+                student.check_start()
+            except UserError as error:
+                problem = f"cell {name!r}: {error.problem}"
+                raise UserError(problem, expected=error.expected, hint=error.hint) from error
+
+
+def _student_of(grid: Grid, name: str) -> StudentSettings | None:
+    """The settings of the student of a cell that distils."""
+    recipe = grid.recipe_of(name)
+    if recipe_command(recipe) != "distill":
+        return None
+    student: StudentSettings = load_settings(recipe, "distill", grid.sets_of(name)).student
+    return student
 
 
 def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
@@ -163,11 +181,16 @@ def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
 
 
-def _taught(grid: Grid, inputs: GridInputs) -> list[tuple[str, str]]:
-    """Each entry of the tasks whose logits a cell learns from, with the given teacher."""
+def _taught(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:
+    """Each entry of the tasks whose logits a cell learns from, with the given teacher.
+
+    Args:
+        logits: False for those of cells that distil without learning from logits.
+    """
     if not inputs.teacher or inputs.store or grid.refine:
         return []
-    names = [name for name in grid.cells if learns_from_logits(grid, name)]
+    names = [name for name in grid.cells if _student_of(grid, name)]
+    names = [name for name in names if learns_from_logits(grid, name) == logits]
     task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
     return [(task_spec, inputs.teacher.replace("{task}", task_spec)) for task_spec in task_specs]
 

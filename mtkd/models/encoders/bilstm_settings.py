@@ -8,7 +8,6 @@ from typing import Literal
 from pydantic import Field
 
 from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
-from mtkd.models.initialisation import InitSpec
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError
@@ -67,7 +66,7 @@ class BiLSTMStudentSettings(StudentSettings):
         start = self.bilstm.embeddings
         return None if start in ("random", "teacher") else Path(start)
 
-    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+    def check_start(self) -> None:
         """Check that a file of word vectors exists, and that the student reads words."""
         if (file := self.embedding_file) and not file.is_file():
             raise UserError(
@@ -80,7 +79,6 @@ class BiLSTMStudentSettings(StudentSettings):
                 f"{self.vocabulary} tokens",
                 hint="use `student.vocabulary=word`",
             )
-        return self, []
 
 
 class BiLSTMConfig(BiLSTMSizes, EncoderConfig):

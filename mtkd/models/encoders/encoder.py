@@ -76,12 +76,20 @@ class StudentSettings(Strict):
         """The file of word vectors that the embeddings start from; None if they start otherwise."""
         return None
 
+    def check_start(self) -> None:
+        """Check that the files exist that the student starts from, before a teacher is known.
+
+        Raises:
+            UserError: one does not exist, or does not suit the other settings.
+        """
+
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
         """The settings after choosing between alternatives, and warnings about the choice.
 
         Raises:
             UserError: no alternative can be used.
         """
+        self.check_start()
         return self, []
 
     def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 from mtkd.models.encoders.encoder import StudentSettings
@@ -10,6 +11,8 @@ from mtkd.models.encoders.pretrained_config import bi_encoder_for
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitSpec
+from tasks.common.hub_loading import refuse_path
+from tasks.common.urls import url_of
 from tasks.task import Task
 
 
@@ -28,6 +31,12 @@ class TransformerStudentSettings(StudentSettings):
     def needs_importance(self) -> bool:
         """True if the teacher is pruned into the student."""
         return self.transformer.prune
+
+    def check_start(self) -> None:
+        """Check that `init` names no directory that does not exist; a name on the hub is not looked up."""
+        init = self.transformer.init
+        if isinstance(init, str) and not url_of(init) and not Path(init).exists():
+            refuse_path("encoder that the student starts from", init)
 
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
         """The settings with the first of several encoders that the student can start from.

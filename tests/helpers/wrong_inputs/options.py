@@ -68,12 +68,19 @@ SET_VALUES = (
 )  # fmt: skip
 
 
+def _with_setting(words: list[Any], key: str, value: str) -> list[Any]:
+    """A command with a setting, in place of the value that it has."""
+    return [word for word in words if not str(word).startswith(f"--set={key}=")] + [f"--set={key}={value}"]
+
+
 def setting_cases() -> Iterator[Case]:
     for setting in SETTINGS:
         for value in SET_VALUES:
             yield Case(
                 f"--set {setting}={value[:30]}",
-                lambda inputs, at, s=setting, v=value: distill(inputs.teacher, at / "out", f"--set={s}={v}"),
+                lambda inputs, at, s=setting, v=value: _with_setting(
+                    distill(inputs.teacher, at / "out"), s, v
+                ),
                 refused=False,
             )
     for value in (*SET_VALUES, "[-1e-3]", "[1e-3, nan]"):
@@ -93,6 +100,6 @@ def setting_cases() -> Iterator[Case]:
         for value in SET_VALUES:
             yield Case(
                 f"--set tinybert {key}={value[:30]}",
-                lambda inputs, at, k=key, v=value: hsk(inputs, at / "out", f"--set={k}={v}"),
+                lambda inputs, at, k=key, v=value: _with_setting(hsk(inputs, at / "out"), k, v),
                 refused=False,
             )

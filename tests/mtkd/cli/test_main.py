@@ -210,7 +210,7 @@ def test_every_recipe_loads() -> None:
         ([*PREDICT, "./none"], ["there is no directory './none'"]),
         ([*PREDICT, "~/none"], ["there is no directory '/"]),
         ([*PREDICT, "no/such/model"], ["there is no directory 'no/such/model'", "no/such either"]),
-        ([*PREDICT, "none"], ["there is no such directory", "the hub", "an mtkd model or run"]),
+        ([*PREDICT, "none"], ["there is no such directory", "the hub", "an mtkd run", "a hub name"]),
         ([*PREDICT, "owner/model"], ["there is no such directory", "the hub"]),
         ([*PREDICT, "none", "--json", "--out", "-"], ["both write to standard output"]),
         (

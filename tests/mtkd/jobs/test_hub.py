@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,19 @@ def test_a_model_comes_back_unchanged(hub: FakeHub, tiny_teacher: Path, tmp_path
         out=tmp_path / "student",
     )
     assert student.predict("rte", PAIRS)
+
+
+def test_a_checkpoint_on_the_hub_predicts_and_is_timed_as_one_on_disk(
+    hub: FakeHub, save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Bert", id2label={0: "negative", 1: "positive"})
+    hub.files["someone/checkpoint"] = {file.name: file.read_bytes() for file in place.iterdir()}
+    (tmp_path / "rows.csv").write_text("sentence\nA fine film.\nA dull one.\n")
+    for model, out in ((place, "disk.csv"), ("someone/checkpoint", "hub.csv")):
+        assert mtkd.predict(model, "sst2", tmp_path / "rows.csv", tmp_path / out) == 2
+    assert (tmp_path / "disk.csv").read_text() == (tmp_path / "hub.csv").read_text()
+    (timed,) = mtkd.bench_inference(["someone/checkpoint"], seq_len=4, batch=1, rounds=1, warmup=0)
+    assert timed.name == "someone/checkpoint"
 
 
 def test_only_files_without_code_travel(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:

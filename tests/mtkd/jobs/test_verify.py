@@ -39,6 +39,8 @@ def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
         file.write_bytes(content)
         found = mtkd("verify", place)
         assert found.code == 2 and str(file) in found.out, found.err
+    (place / "run" / "run.json").write_text("{}")
+    assert str(place / "run" / "run.json") in library.verify(place).damaged
     (place / "run" / "model" / "digests.json").write_text("{}")
     assert str(place / "run" / "model" / "digests.json") in library.verify(place).damaged
 

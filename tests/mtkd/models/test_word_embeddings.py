@@ -109,10 +109,10 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
     ("sets", "parts"),
     [
         (
-            ["student.vocabulary=word", "student.bilstm.embedding_size=5"],
+            ["student.vocabulary=word", "student.bilstm.embedding_size=5", "student.bilstm.embeddings=v.txt"],
             ["have the width 5, those of", " 4"],
         ),
-        ([], ["reads wordpiece tokens", "student.vocabulary=word"]),
+        (["student.bilstm.embeddings=v.txt"], ["reads wordpiece tokens", "student.vocabulary=word"]),
         (
             ["student.vocabulary=word", "student.bilstm.embeddings=techer"],
             ["student.bilstm.embeddings=techer does not exist"],
@@ -120,13 +120,15 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
     ],
 )
 def test_students_that_the_vectors_do_not_fit(
-    sets: list[str], parts: list[str], tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+    sets: list[str],
+    parts: list[str],
+    tiny_teacher: Path,
+    tmp_path: Path,
+    mtkd: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "vectors.txt").write_text("the 1 2 3 4\n")
-    answered = mtkd(
-        *command(
-            tiny_teacher, tmp_path / "run", f"student.bilstm.embeddings={tmp_path / 'vectors.txt'}", *sets
-        )
-    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "v.txt").write_text("the 1 2 3 4\n")
+    answered = mtkd(*command(tiny_teacher, tmp_path / "run", *sets))
     assert answered.code == 2 and all(part in answered.err for part in parts), answered.err
     assert not (tmp_path / "run").exists()

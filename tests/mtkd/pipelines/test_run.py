@@ -208,8 +208,10 @@ def test_an_option_reads_exported_checkpoints_and_what_is_in_an_output(file: Pat
     export = {"command": "export", "model": "@teacher"}
     more = {"steps.ready": {**export, "format": "transformers"}, "steps.student.teacher": "@ready"}
     assert "--teacher out/ready " in library.run_pipeline(file, settings=more, dry_run=True)[2].command
-    within = {"steps.more": {"command": "evaluate", "model": "@scores/runs/one", "data": "pocket"}}
-    assert "--model out/scores" in library.run_pipeline(file, settings=within, dry_run=True)[-1].command
+    for within in ("teacher/model", "student/stages/one/model", "tuned/rte/model"):
+        step = {"command": "evaluate", "model": f"@{within}", "data": "pocket"}
+        planned = library.run_pipeline(file, settings={"steps.more": step}, dry_run=True)
+        assert f"--model out/{within} " in planned[-1].command
     with pytest.raises(mtkd.UserError, match=r"teacher = '@ready' is written by `mtkd export`"):
         library.run_pipeline(file, settings=more | {"steps.ready": export}, dry_run=True)
 
@@ -245,7 +247,7 @@ def test_a_change_of_a_file_is_seen(
     data = file.parent / "data" / "topics" / "test.csv"
     data.parent.mkdir(parents=True)
     data.write_text("text\nmore\n")
-    settings = {"tasks": task.name, "data": "data"}
+    settings = {"tasks": task.name, "data": "data", "steps.scores.against": "@tuned/topics"}
 
     def reason(number: int) -> str | None:
         mtkd.run_pipeline(file, settings=settings)
@@ -384,6 +386,11 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.more": {"command": "run"}}, ["unknown command 'run'"]),
         ({"steps.more": {"command": "evaluate", "model": "@scores"}}, ["'more'", "`mtkd evaluate`"]),
         ({"steps.more": {"command": "report html", "runs": ["@scores"]}}, ["runs = '@scores' is"]),
+        ({"steps.more": {"command": "verify", "place": "@scores/x"}}, ["the step 'scores' writes one file"]),
+        ({"steps.student.teacher": "@teacher/modle"}, ["'@teacher/modle'", "did you mean 'model'"]),
+        ({"steps.student.teacher": "@tuned/rt"}, ["unknown step 'tuned/rt' (did you mean 'tuned/rte'?)"]),
+        ({"steps.student.data": "@teacher"}, ["data = '@teacher' is", "no output of a step"]),
+        ({"steps.student.unlabelled": {"rte": "@teacher"}}, ["'@teacher' is", "of `mtkd predict`"]),
         ({"steps.student.corpus": "@teacher"}, ["corpus = '@teacher' is", "`mtkd augment mask`"]),
         ({"steps.student.unlabelled": {"sst2": "test"}}, ["step 'student'", "names the task 'sst2'"]),
         ({"steps.student.unlabelled": {"rte": ["test", 3]}}, ["step 'student'", "holds a number", '"3"']),
@@ -407,6 +414,8 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.scores.model": "./nowhere"}, ["step 'scores'", "--model ./nowhere", "no such file"]),
         ({"steps.teacher.encoder": "./nowhere"}, ["step 'teacher'", "--encoder ./nowhere", "no such file"]),
         ({"steps.student.unlabelled": {"rte": "more.csv"}}, ["step 'student'", "more.csv", "no such file"]),
+        ({"steps.student.set.student.bilstm.embeddings": "v.txt"}, ["'student'", "v.txt does not exist"]),
+        ({"data": math.nan}, ["data: nan is not valid", "expected: text", 'in quotes: data = "nan"']),
         ({"data": "nowhere"}, ["step 'teacher'", "'nowhere' does not exist"]),
         ({"tasks": "rtee"}, ["unknown task 'rtee'", "'rte'"]),
         ({"tasks": "own.toml"}, ["no such file: own.toml"]),

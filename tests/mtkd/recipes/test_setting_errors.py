@@ -13,7 +13,7 @@ import pytest
 
 import mtkd as api
 from mtkd.api.training_request import load_recipe
-from mtkd.recipes import load_settings
+from mtkd.recipes import load_settings, parse_set
 from tasks.common.errors import UserError
 
 
@@ -112,3 +112,9 @@ def test_settings_of_another_kind_of_student_are_refused(key: str) -> None:
     with pytest.raises(UserError, match=f"`{key}={value}` has no effect: .* is of kind 'static'"):
         load_settings("static", "distill", {key: value})
     load_settings("static", "distill", {"student.kind": "bilstm", "student.bilstm.hidden_size": 8})
+
+
+def test_a_setting_with_two_values_on_the_command_line() -> None:
+    with pytest.raises(UserError, match=r"--set train\.lr has two values: 0\.1 and 0\.2"):
+        parse_set(["train.lr=0.1", "train.steps=3", "train.lr=0.2"])
+    assert parse_set(["train.lr=1e-1", "train.lr=0.1"]) == {"train.lr": 0.1}

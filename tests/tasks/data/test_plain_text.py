@@ -59,6 +59,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
             r"a.jsonl, line 2: not a JSON object with the key 'text'",
         ),
         ("a.jsonl", b'{"body": "x"}', r"line 1: .*key 'text'"),
+        ("a.jsonl", b'{"text": "x", "text": "y"}', r"a.jsonl, line 1: the key 'text' occurs twice"),
         ("a.parquet", b"PAR?", "a.parquet is not a parquet file"),
         ("a.doc", b"x", "is not a text file that can be read"),
     ],

@@ -82,6 +82,20 @@ def test_json_over_several_lines_is_refused(tmp_path: Path) -> None:
     assert bad[0].message.startswith("not JSON: the line ends inside an object, a list or a text")
 
 
+def test_a_key_that_occurs_twice_in_a_json_line_is_refused(tmp_path: Path) -> None:
+    lines = (
+        '{"text": "a: b", "label": 1, "more": {"id": 1}, "id": 2}',
+        '{"text": "a", "label": "x", "label": "y"}',
+        '{"text": "a", "answers": [{"text": "b", "text": "c"}]}',
+    )
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    bad = read_file(tmp_path / "rows.jsonl", ["text"]).bad_lines
+    assert [(line.line, line.message) for line in bad] == [
+        (2, "the key 'label' occurs twice"),
+        (3, "the key 'text' occurs twice"),
+    ]
+
+
 def test_tab_separated_lines_keep_their_quotes(tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text('a\tb\r\n"x\ty"\r\n\n1\t2\r\n\n\n', encoding="utf-8")
     raw = read_file(tmp_path / "rows.tsv", [])

@@ -17,9 +17,10 @@ from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError
 from tasks.common.mapped import MappedTexts, mapped
 from tasks.data import file_readers, unlabelled
+from tasks.data.file_patterns import matching_files
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows, row_keys
-from tasks.data.sources import matching_files, open_data
+from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.glue import TASKS
 from tasks.task import Task
@@ -93,7 +94,7 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
     assert appended(PAIR, str(folder / "part-*.jsonl")).texts[0].to_pylist() == expected
     files = [folder / "part-0.jsonl", folder / "part-1.jsonl"]
     assert appended(PAIR, files).texts[0].to_pylist() == expected
-    with pytest.raises(UserError, match=r"`unlabelled` names .*part-0.jsonl twice for the task 'pair'"):
+    with pytest.raises(UserError, match=r"part-0.jsonl is named twice for the rows .* of task 'pair'"):
         appended(PAIR, [*files, folder / "part-0*"])
     named_like_pattern = tmp_path / "rows [1]" / "all [2].jsonl"
     write(named_like_pattern, TEXTS)
@@ -118,6 +119,8 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
         UnlabelledRequest({"squad": "unlabelled"}).open(open_data("pocket"), TASKS["squad"])
     with pytest.raises(UserError, match="no file of rows without labels of task 'pair': nothing"):
         UnlabelledRequest({"pair": "nothing.csv"}).open(open_data(str(tmp_path / "data")), PAIR)
+    with pytest.raises(UserError, match="data is a directory\n  expected: a file of rows"):
+        appended(PAIR, str(tmp_path / "data"))
 
 
 def test_a_task_file_names_them(tmp_path: Path) -> None:
@@ -140,7 +143,15 @@ def test_a_task_file_names_them(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         "\n".join(lines).replace('"more-*.csv"', '["more-1.csv", "other.csv"]')
     )
-    assert load_task(tmp_path / "mine.toml").unlabelled == (str(tmp_path / "more-1.csv"), "other.csv")
+    several = load_task(tmp_path / "mine.toml")
+    assert several.unlabelled == (str(tmp_path / "more-1.csv"), "other.csv")
+    with pytest.raises(UserError, match=r"no file of rows without labels of task 'mine': other\.csv"):
+        UnlabelledRequest().open(open_data("pocket"), several)
+    overlapping = replace(
+        several, unlabelled=tuple(str(tmp_path / name) for name in ("more-1.csv", "m*.csv"))
+    )
+    with pytest.raises(UserError, match=r"more-1\.csv is named twice for the rows .* of task 'mine'"):
+        UnlabelledRequest().open(open_data("pocket"), overlapping)
     (tmp_path / "mine.toml").write_text('extends = "sst2"\n[files]\nunlabelled = "gone.csv"')
     extended = load_task(tmp_path / "mine.toml")
     assert (extended.train, extended.files) == ("train", {}), "its other splits are those of sst2"

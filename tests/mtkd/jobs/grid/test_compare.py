@@ -299,6 +299,33 @@ def test_a_teacher_of_another_task_is_refused_before_the_first_run(
     assert not started and not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "key", "value", "complaint"),
+    [
+        ("mkd-lstm", "bilstm.embeddings", "v.txt", "student.bilstm.embeddings=v.txt does not exist"),
+        ("tinybert-4", "transformer.init", "./none", "there is no directory './none'"),
+        ("minilmv2-6x384", "max_length", 64, "cannot load the encoder of 'owner/none'"),
+    ],
+)
+def test_what_a_student_starts_or_learns_from_is_checked_before_the_first_run(
+    recipe: str, key: str, value: Any, complaint: str, mtkd: Callable, started: list, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    lines = (
+        "title = 'x'",
+        f"recipe = '{recipe}'",
+        "tasks = ['rte']",
+        f"[cells.x.set]\nstudent.{key} = {value!r}",
+    )
+    file.write_text("\n".join(lines))
+    words = ("compare", file, "--data", "pocket", "--teacher", "owner/none", "--out", out)
+    refused = mtkd(*words)
+    assert (
+        refused.code == 2 and complaint in refused.err and ("cell 'x'" in refused.err or key == "max_length")
+    )
+    assert not started and not out.exists()
+
+
 def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_first_run(
     mtkd: Callable, tmp_path: Path, started: list[list[str]]
 ) -> None:
@@ -915,6 +942,15 @@ def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
     assert list(load_grid(str(file), {}, {}, ["slow", "three, labels"]).cells) == ["three"]
 
 
+def test_a_control_starts_from_the_same_run_on_plain_text(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text(CONTROLS.replace("control = true\nlimit", 'first = "minilm-6"\ncontrol = true\nlimit'))
+    inputs = replace(HERE, teacher="teach", encoder="enc", text=tmp_path)
+    three, control = (run.jobs[-1] for run in plan_runs(load_grid(str(file), {}, {}, ["slow"]), inputs))
+    assert three.option("init") == control.option("init") is not None
+    assert "supervision" in " ".join(control.words) and "transformer.init" not in " ".join(control.words)
+
+
 def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     file.write_text(CONTROLS, encoding="utf-8")
@@ -1009,6 +1045,9 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
             "steps_of names 'one', which does not choose its number of steps itself",
         ),
         ("refine = { seed = 'x' }", r"refine.seed = 'x' is not valid\n  expected: integer >= 0.* \| each"),
+        ("bench = { seq_len = 65_537 }", r"bench.seq_len = 65537 .*\n  expected: .*65,?536"),
+        ("bench = { batches = [8_193] }", r"bench.batches.0 = 8193 .*\n  expected: .*8,?192"),
+        ("bench = { rounds = 10_001 }", r"bench.rounds = 10001 .*\n  expected: .*10,?000"),
         ("refine = { encoder = [1] }", r"refine.encoder = \[1\] is not valid\n  expected: text"),
         (
             "[cells.two]\ncorpus = [1]",
