@@ -298,6 +298,9 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
         assert distilled[4:8] == ("--teacher", str(teacher.jobs[0].out), "--corpus", "copies")
         assert [job.words[4] for job in run.scored] == seven
         assert all(job.words[5:7] == ("--recipe", "mkd-finetune") for job in run.scored)
+    settings = load_settings("mkd-transformer", "distill", grid.sets_of("MKD-Transformer"))
+    start = settings.student.transformer
+    assert (start.init, start.layers, start.init_layers) == ("bert-base-uncased", 3, "first")
 
 
 def test_mlkd_tables_1_and_2_compare_students_of_equal_shape() -> None:
