@@ -500,13 +500,15 @@ def test_the_grids_that_ship_print_their_commands(
 
 
 # Options that a grid needs, and what else a dry run says about them.
+DATA_NEEDED = {"data": "--data DIR, pocket or hub"}
 NEEDS = {
-    "mlkd-table-8": {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
-    "mkd-table-2": {
+    "mlkd-table-8": DATA_NEEDED | {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
+    "mkd-table-2": DATA_NEEDED
+    | {
         "teacher": "--teacher DIR",
         "corpus": "--corpus DIR made with mtkd augment, or leave the cell out with --without",
     },
-    "minilmv2-table-8": {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
+    "minilmv2-table-8": DATA_NEEDED | {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
 }
 
 
@@ -532,7 +534,7 @@ def test_a_dry_run_needs_no_option(
     assert run.code == 2 and not [*tmp_path.iterdir()], "a run does need them"
     for option in NEEDS[name]:
         options = [word for other in NEEDS[name] if other != option for word in (f"--{other}", "x")]
-        assert f"--{option}" in mtkd("compare", name, "--out", "out", "--data", "pocket", *options).err
+        assert f"--{option}" in mtkd("compare", name, "--out", "out", *options).err
     run = mtkd("compare", name, *options)
     assert run.code == 2 and "the option --out is missing" in run.err
 
@@ -1235,7 +1237,7 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
-    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
+    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "data": "pocket", "unlabelled": paths}
     grid, inputs = plan_grid(**defaults | changed)
     planned = [run.scored[0].words for run in plan_runs(grid, inputs) if run.cell == "distilled"]
     assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]
