@@ -165,12 +165,13 @@ def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
 
 def test_minilmv2_grids_follow_appendix_c() -> None:
     names = [name for name in grid_names() if name.startswith("minilmv2-")]
-    assert len(names) == 11
+    assert len(names) == 12
     for name in names:
         grid = load_grid(name, {}, {})
         for cell in grid.cells:
             assert grid.recipe_of(cell) == "minilmv2-finetune" and not grid.sets_of(cell), (name, cell)
     ours = {name.removeprefix("minilmv2-"): load_grid(name, {}, {}).tasks for name in names}
+    assert ours["figure-2-xlmr"] == ["xnli"]
     assert ours["table-5"] == ["xnli", "mlqa"] and len(ours["table-1"]) == 8
     nine = {*ours["table-1"], "stsb"}  # tables 2, 3 and 9 also have STS-B
     assert all({*ours[table]} == nine for table in ("table-2", "table-3", "table-9"))
@@ -182,12 +183,21 @@ def test_minilmv2_grids_follow_appendix_c() -> None:
 
 
 def test_minilmv2_multilingual_students_train_for_a_million_steps() -> None:
-    grid = load_grid("minilmv2-table-5", {}, {})
-    for name, cell in grid.cells.items():
-        assert cell.first is not None
-        settings = load_settings(cell.first.recipe, "distill", cell.first.set)
-        assert (settings.train.steps, settings.train.warmup) == (1_000_000, 4000), name
-        assert settings.student.transformer.embedding_size is None, "117M weights with 12 layers"
+    for grid in ("minilmv2-table-5", "minilmv2-figure-2-xlmr"):
+        for name, settings in first_settings(grid).items():
+            assert (settings.train.steps, settings.train.warmup) == (1_000_000, 4000), name
+            assert settings.student.transformer.embedding_size is None, "117M weights with 12 layers"
+
+
+def test_figure_2_of_minilmv2_takes_the_same_layers_of_both_large_teachers() -> None:
+    english, multilingual = (
+        {
+            name: settings.terms["relation"].layer_map
+            for name, settings in first_settings(f"minilmv2-figure-2-{teacher}").items()
+        }
+        for teacher in ("large", "xlmr")
+    )
+    assert english == multilingual == {f"layer {n}": [(6, n)] for n in range(16, 25)}
 
 
 def test_mkd_trains_as_in_section_6_2() -> None:
