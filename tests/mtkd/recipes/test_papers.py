@@ -18,6 +18,7 @@ from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.settings import DistillSettings
 from tasks.glue import TASKS
+from tasks.task_names import resolve
 
 HSK = {"hsk-tinybert-4": 4, "hsk-rosita-6": 6}
 # Liu et al. 2021, table 4: task -> length, batch, epochs on hidden states, rate of the predictions.
@@ -216,13 +217,26 @@ def test_mkd_trains_as_in_section_6_2() -> None:
 
 def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     grid = load_grid("mkd-table-2", {}, {})
-    inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
+    inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     runs: dict[str, list[str]] = {}
-    for planned in plan_runs(grid, inputs):
+    for planned in plan_runs(grid, inputs)[1:]:
         runs.setdefault(planned.cell[0], []).append(planned.spec)
         assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
+
+
+@pytest.mark.parametrize("name", ["mkd-table-1", "mkd-table-2", "mkd-table-3"])
+def test_the_tables_of_mkd_refine_one_teacher_on_all_tasks(name: str) -> None:
+    inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
+    teacher, *students = plan_runs(load_grid(name, {}, {}), inputs)
+    words = teacher.jobs[0].words
+    assert words[:1] == ("refine",) and "mkd-refine" in words
+    tasks = words[words.index("--tasks") + 1]
+    assert [task.name for task in resolve(tasks)] == [task.name for task in resolve("mkd")]
+    for run in students:
+        distilled = next(job.words for job in run.jobs if job.words[0] == "distill")
+        assert distilled[distilled.index("--teacher") + 1] == str(teacher.jobs[0].out)
 
 
 def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:

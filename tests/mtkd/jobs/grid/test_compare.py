@@ -505,7 +505,7 @@ NEEDS = {
     "mlkd-table-8": DATA_NEEDED | {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
     "mkd-table-2": DATA_NEEDED
     | {
-        "teacher": "--teacher DIR",
+        "encoder": "--encoder NAME",
         "corpus": "--corpus DIR made with mtkd augment, or leave the cell out with --without",
     },
     "minilmv2-table-8": DATA_NEEDED | {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
@@ -677,7 +677,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
         for task in ("sst2", "cola")
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
-        plan_runs(*plan_grid(**given | {"grid": "mkd-table-3", "tasks": []}))
+        plan_runs(*plan_grid(**given | {"grid": "mlkd-table-8", "tasks": []}))
 
 
 def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
@@ -713,7 +713,7 @@ def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path)
 
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    for run in plan_runs(load_grid("mkd-table-3", {}, {}), HERE):
+    for run in plan_runs(load_grid("mkd-table-3", {"refine": None}, {}), HERE):
         distil, *tuned = run.jobs
         assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
         assert [job.words[:5] for job in tuned] == [
