@@ -226,6 +226,15 @@ def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
 
 
+@pytest.mark.parametrize(
+    "name", ["mlkd-table-1", "mlkd-table-2", "mlkd-table-7", "mkd-table-1", "waldorf-accuracy"]
+)
+def test_tables_have_a_student_of_labels_alone_with_as_many_steps_as_the_method(name: str) -> None:
+    method, control, *_ = (cells := load_grid(name, {}, {}).cells)
+    assert control == f"{method}, labels" and cells[control].steps_of == method
+    assert cells[control].set["supervision"] == "labels" and not cells[control].corpus
+
+
 @pytest.mark.parametrize("name", ["mkd-table-1", "mkd-table-2", "mkd-table-3"])
 def test_the_tables_of_mkd_refine_one_teacher_on_all_tasks(name: str) -> None:
     inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
@@ -315,6 +324,8 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
         grid, GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     )
     assert teacher.jobs[0].words[0] == "refine" and "mkd-refine" in teacher.jobs[0].words
+    control = students.pop(1)
+    assert control.cell == "MKD-LSTM, labels" and "--corpus" not in control.trained[0].words
     assert [run.cell for run in students] == ["MKD-LSTM", "MKD-Transformer"]
     for run, recipe in zip(students, ("mkd-lstm", "mkd-transformer"), strict=True):
         distilled = run.trained[0].words

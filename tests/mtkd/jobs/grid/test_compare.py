@@ -494,6 +494,7 @@ def test_the_grids_that_ship_print_their_commands(
     assert len(commands) == len({job.out for run in planned for job in run.jobs})
     assert not (tmp_path / "out").exists()
     for program, command, *given in commands[:: 1 + len(commands) // 40]:  # load_grid checked all settings
+        given = ["7" if word.startswith("STEPS OF ") else word for word in given]
         parsed = cli.get_command(click.Context(cli), command).make_context(command, given).params
         task = parsed.get("task") or parsed.get("tasks") or ""
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
