@@ -140,6 +140,9 @@ def test_minilmv2_trains_as_in_section_4_1() -> None:
 
 
 def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
+    for loss in ("attention_kl", "hidden_cosine"):
+        default = load_settings("minilm-6", "distill", {"terms.attention": {"loss": loss}}).terms["attention"]
+        assert default.layer_map == "last-only", "also in a recipe of one's own"
     for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
         terms = load_settings(recipe, "distill", {}).terms
         for name in names:
