@@ -1063,6 +1063,28 @@ def test_the_share_of_what_the_teacher_gains_over_a_constant_prediction() -> Non
     assert "share of teacher's gain" not in table.columns()
 
 
+def test_tables_of_the_papers_have_their_columns(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("title = ''\nrecipe = 'mkd-lstm'\ntasks = ['mrpc']\n[cells.x]\n")
+    metrics = {"mrpc F1": [0.5], "mrpc acc": [0.25]}
+    monkeypatch.setattr(
+        "mtkd.jobs.grid.compare.run_grid",
+        lambda grid, *_: Table(grid, ["mrpc"], [Row("x", {"mrpc": [0.375]}, metrics=metrics)], {}),
+    )
+    words = ("--data", "pocket", "--teacher", "teacher", "--out", tmp_path / "out")
+
+    def has_metrics(*given: Any) -> bool:
+        done = mtkd("compare", *given, *words)
+        assert done.code == 0 and "37.5" in done.out
+        return "mrpc F1" in done.out
+
+    assert has_metrics("mlkd-table-8") and not has_metrics("mlkd-table-8", "--columns", "primary")
+    assert not has_metrics(tmp_path / "own.toml") and has_metrics(tmp_path / "own.toml", "--columns", "all")
+    del metrics["mrpc F1"]
+    assert not has_metrics("mlkd-table-8"), "the first table has this column"
+
+
 def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
     costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
     scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
