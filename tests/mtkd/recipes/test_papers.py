@@ -186,6 +186,14 @@ def test_minilmv2_grids_follow_appendix_c() -> None:
     ]
 
 
+def test_minilmv2_fine_tunes_one_student_with_several_seeds() -> None:
+    for name in grid_names():
+        if name.startswith("minilmv2-"):
+            grid = load_grid(name, {}, {})
+            assert {first.seed for cell in grid.cells if (first := grid.first_of(cell))} == {0}, name
+            assert grid.seeds == ([0, 1, 2, 3] if name[9:] in ("table-1", "table-3") else [0]), name
+
+
 def test_minilmv2_multilingual_students_train_for_a_million_steps() -> None:
     for grid in ("minilmv2-table-5", "minilmv2-figure-2-xlmr"):
         for name, settings in first_settings(grid).items():

@@ -665,6 +665,25 @@ def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
     assert runs == dict.fromkeys(cells, 2) | {"none": 1, "a teacher": 1}
 
 
+def test_seeds_share_a_first_run_that_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    first = "[first]\nrecipe = 'minilm-6'\nseed = 7\n"
+    cells = {
+        "as the grid": "",
+        "its own": "first = {recipe = 'minilm-6', seed = 8}",
+        "the grid's": "first = {recipe = 'minilm-6', set = {'train.lr' = 1e-4}}",
+        "one per seed": "first = {recipe = 'minilm-6', seed = 'each'}",
+    }
+    toml = "".join(f'[cells."{name}"]\n{lines}\n' for name, lines in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {"seeds": [1, 2]}, {})
+    found: dict[str, list[str | None]] = {}
+    for run in plan_runs(grid, HERE):
+        assert run.trained[0].option("seed") == str(run.seed)
+        found.setdefault(run.cell, []).append(run.jobs[0].option("seed"))
+        assert run.jobs[-1].option("init") == str(run.jobs[0].out)
+    assert found == dict(zip(cells, (["7", "7"], ["8", "8"], ["7", "7"], ["1", "2"]), strict=True))
+
+
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
     given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
