@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,9 +15,11 @@ AnySettings = TypeVar("AnySettings", DistillSettings, RefineSettings, FinetuneSe
 
 _CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 _FIRST_BF16_GPU = (8, 0)
-SLOW_BF16 = (
+_CPU_INFO = Path("/proc/cpuinfo")
+_IN_CPU_INFO = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
+_SLOW_BF16 = (
     "this processor does not multiply in bf16; on such a machine (AVX2 only) bf16 was 8.5 times slower than "
-    'fp32. Use "fp32", or "auto" to choose by the machine.'
+    "fp32. "
 )
 
 
@@ -25,10 +28,31 @@ def multiplies_in_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= _FIRST_BF16_GPU
     if device.type == "cpu":
-        # torch before 2.11 cannot tell
-        capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return any(capabilities.get(name, False) for name in _CPU_BF16)
+        if hasattr(torch.cpu, "get_capabilities"):  # torch 2.11 and later
+            capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
+            return any(capabilities.get(name, False) for name in _CPU_BF16)
+        return bool(_IN_CPU_INFO & _flags_of_linux())
     return False
+
+
+def _flags_of_linux() -> set[str]:
+    """The names of the processor's instruction sets; none on other systems."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    found = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return set(next(found, "").split())
+
+
+def warn_of_slow_bf16(precision: str, device: torch.device, warn: Callable[[str], None]) -> None:
+    """Warn if bf16 is requested for a device that does not multiply in it.
+
+    Args:
+        precision: "fp32", "bf16" or "auto"; only for "bf16" there may be a warning.
+    """
+    if precision == "bf16" and not multiplies_in_bf16(device):
+        warn(f'{_SLOW_BF16}Use "fp32".')
 
 
 def resolve_precision(settings: AnySettings, device: str | None, warn: Callable[[str], None]) -> AnySettings:
@@ -58,5 +82,5 @@ def resolve_precision(settings: AnySettings, device: str | None, warn: Callable[
             for name, stage in settings.stages.items()
         }
     if "bf16" in requested and not fast:
-        warn(SLOW_BF16)
+        warn(f'{_SLOW_BF16}Use "fp32", or "auto" to choose by the machine.')
     return settings.model_copy(update=changed)

@@ -255,7 +255,9 @@ def bench_inference(
     """
     from mtkd.device import find_device
     from mtkd.evaluation import inference_bench as bench
+    from mtkd.precision import warn_of_slow_bf16
 
+    warn_of_slow_bf16(precision, find_device(device), warn_caller)
     settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
     listed_models = models.values() if isinstance(models, Mapping) else models
     with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process

@@ -13,7 +13,7 @@ from mtkd.api.argument_types import Device, Engine, Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers, other_model, path_for_workers
 from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, warn_caller
 from tasks.data.sources import open_data
 from tasks.task_names import TaskSpec, resolve
 
@@ -78,6 +78,7 @@ def train_questions(
     from augment.questions.training.prompts import span_task
     from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
     from mtkd.device import find_device, keep_memory
+    from mtkd.precision import warn_of_slow_bf16
 
     job = TrainJob(
         str(model),
@@ -93,6 +94,7 @@ def train_questions(
         eval_limit=eval_limit or 1000,
     )
     training_place = TrainingPlace(Path(out), find_device(device), __version__, command, overwrite)
+    warn_of_slow_bf16(precision, training_place.device, warn_caller)
     with keep_memory():
         return train_generator(job, open_data(data), span_task(resolve(task, data=data)), training_place)
 
@@ -217,7 +219,10 @@ def _prepared(
             )
         if config.model != RULES and not config.asks_endpoint:  # the others need no torch
             from mtkd.device import find_device, keep_memory
+            from mtkd.precision import warn_of_slow_bf16
 
+            if launched().first and config.backend == "native":
+                warn_of_slow_bf16(config.precision, find_device(device), warn_caller)
             stack.enter_context(keep_memory())
             torch_device = find_device("cpu" if made_by.in_other_processes else device)
         where: Any = {"out": Path(out), "overwrite": overwrite, "workers": made_by}

@@ -87,8 +87,8 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--columns",
     type=click.Choice(["primary", "all"]),
-    default="primary",
-    help="also print every metric of every split (compare.md in --out always has them)",
+    help="all: also print every metric of every split, as the papers do (compare.md in --out always has them)"
+    "  [default: all for a built-in grid, else primary]",
 )
 @click.option(
     "--jobs",
@@ -109,7 +109,7 @@ def compare(
     seeds: str | None,
     sets: tuple[str, ...],
     dry_run: bool,
-    columns: str,
+    columns: str | None,
     json_file: str | None,
     **options: Any,
 ) -> None:
@@ -157,7 +157,8 @@ def compare(
         table(result.columns(), result.lines(), result.grid.title)
         if gaps := result.difference_lines():
             table(result.difference_columns(), gaps, result.difference_title)
-        if columns == "all":
+        more = len(result.metric_columns()) > 1 + len(result.tasks)
+        if columns == "all" or (columns is None and grid in grid_names() and more):
             table(result.metric_columns(), result.metric_lines(), METRICS_TITLE)
         for note in result.notes:
             echo(note)

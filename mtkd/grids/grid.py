@@ -44,6 +44,16 @@ class CellStep(Strict):
     set: _Settings = Field(default_factory=dict)
 
 
+class First(CellStep):
+    """The run on plain text that students start from.
+
+    Attributes:
+        seed: of the one run for all seeds of the grid; "each" = one run for each of them.
+    """
+
+    seed: Seed | Literal["each"] = "each"
+
+
 class Finetuning(CellStep):
     """The fine-tuning of a cell's model.
 
@@ -104,7 +114,7 @@ class Cell(Strict):
         tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
         set: dotted setting -> value; overrides the grid.
         first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
-            settings; None = the grid's, False = none.
+            settings and seed; None = the grid's, False = none.
         corpus: the directory of an augmented corpus to train on, too, or True for the one that is given with
             the grid (`--corpus`). `{task}` in it is replaced by the task.
         then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
@@ -118,7 +128,7 @@ class Cell(Strict):
     recipe: str | None = None
     tasks: _Tasks = Field(default_factory=list)
     set: _Settings = Field(default_factory=dict)
-    first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
+    first: Annotated[First, _NAME_ALONE] | Literal[False] | None = None
     corpus: bool | Text = False
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None
@@ -156,7 +166,7 @@ class Grid(Strict):
     set: _Settings = Field(default_factory=dict)
     cells: dict[CellName, Cell] = Field(min_length=1)
     bench: Bench = Bench()
-    first: Annotated[CellStep, _NAME_ALONE] | None = None
+    first: Annotated[First, _NAME_ALONE] | None = None
     refine: Refine | None = None
     reference: str | None = None
     baselines: bool = True
@@ -170,13 +180,14 @@ class Grid(Strict):
         shared = recipe_command(self.recipe_of(name)) == recipe_command(self.recipe)
         return (self.set if shared else {}) | self.cells[name].set
 
-    def first_of(self, name: str) -> CellStep | None:
+    def first_of(self, name: str) -> First | None:
         """The run on plain text that a cell starts from, the settings of the grid's `first` included."""
         own = self.cells[name].first
         if own is None:
             return self.first if recipe_command(self.recipe_of(name)) in _ONLY_WITH["first"] else None
         if own and self.first and own.recipe == self.first.recipe:
-            return CellStep(recipe=own.recipe, set=self.first.set | own.set)
+            seed = own.seed if "seed" in own.model_fields_set else self.first.seed
+            return First(recipe=own.recipe, set=self.first.set | own.set, seed=seed)
         return own or None
 
     def specs_of(self, name: str) -> list[str]:

@@ -98,7 +98,7 @@ class AttentionKL(ScoreTerm):
     class Settings(TermSettings):
         """KL divergence of attention distributions (MiniLM); both models need equally many heads."""
 
-        layer_map: LayerMap = "minilmv2"
+        layer_map: LayerMap = "last-only"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""

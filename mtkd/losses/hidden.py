@@ -117,7 +117,7 @@ class HiddenCosine(LayeredTerm):
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
 
-        layer_map: LayerMap = "minilmv2"
+        layer_map: LayerMap = "last-only"
         projection: Projection = "none"
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}

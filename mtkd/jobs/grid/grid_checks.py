@@ -41,8 +41,10 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
 
 
 def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
-    """Attribute -> error, for each attribute of `inputs` that the grid needs and that is None."""
+    """Attribute -> error, for each attribute of `inputs` that the grid needs and that is not given."""
     missing = {}
+    if error := _missing_data(grid, inputs):
+        missing["data"] = error
     if error := _missing_teacher(grid, inputs):
         missing["teacher"] = error
     for name, cell in grid.cells.items():
@@ -70,6 +72,18 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
 def _require_inputs(grid: Grid, inputs: GridInputs) -> None:
     for error in missing_inputs(grid, inputs).values():
         raise error
+
+
+def _missing_data(grid: Grid, inputs: GridInputs) -> UserError | None:
+    if inputs.data:
+        return None
+    then = [cell.then.tasks for cell in grid.cells.values() if cell.then and cell.then.tasks]
+    refined = [grid.refine.tasks] if grid.refine and grid.refine.tasks and not inputs.store else []
+    for task in (task for spec in [*grid.specs, *then, *refined] for task in resolve(spec)):
+        if not task.files:
+            problem = f"the task {task.name!r} names no files of its own, so the grid needs data"
+            return UserError(problem, hint="pass `data='DIR'`, pocket or hub")
+    return None
 
 
 def _missing_teacher(grid: Grid, inputs: GridInputs) -> UserError | None:

@@ -28,14 +28,14 @@ def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Jo
 
 
 def text_job(grid: Grid, inputs: GridInputs, name: str, seed: int) -> Job | None:
-    """The run on plain text that a cell starts from (`first`); cells with the same settings share it."""
+    """The run on plain text that a cell starts from (`first`); equal settings and seeds share it."""
     first = grid.first_of(name)
     if first is None:
         return None
     encoder = given_encoder(grid, inputs)
     assert inputs.text is not None and encoder is not None, "`check_inputs` must be called first"
     argv = ["distill", first.recipe, "--text", str(inputs.text), "--teacher", encoder]
-    argv += ["--seed", str(seed), *setting_words(first.set)]
+    argv += ["--seed", str(seed if first.seed == "each" else first.seed), *setting_words(first.set)]
     out = inputs.out / "first" / f"{Path(first.recipe).stem}-{digest_bytes(*argv)[:12]}"
     return Job((*argv, "--out", str(out)), out)
 

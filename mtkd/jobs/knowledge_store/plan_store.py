@@ -24,6 +24,7 @@ from mtkd.knowledge_store.shard_files import plan_shards
 from mtkd.knowledge_store.shard_writer import StoreJob, entry_counts, length_sorted_batches
 from mtkd.knowledge_store.sizing import Counted, amount, choose_selection, sizes
 from mtkd.outputs import OutputSpec
+from mtkd.precision import warn_of_slow_bf16
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings
@@ -164,6 +165,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         check_mask(corpus, {"teacher": teacher})
     limit = "student.max_length" if validated.aligned else "max_length of the teacher"
     warnings = [*data.warnings, *data.window_warnings, *all_rows.cut_warnings(teacher.reader, limit)]
+    warn_of_slow_bf16(request.precision, make_accelerator().device, warnings.append)
     contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
     index_bytes = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}

@@ -104,7 +104,7 @@ def test_rows_of_equal_width_can_be_contrasted_without_a_projection(row_vector: 
 def test_the_former_name_of_a_layer_map_still_works(loss: str) -> None:
     settings = loss_class(loss).Settings
     old, new = (validate(settings, {"loss": loss, "layer_map": name}) for name in ("auto", "minilmv2"))
-    assert old == new == validate(settings, {"loss": loss}) and old.layer_map == "minilmv2"
+    assert old == new and old.layer_map == "minilmv2"
     with pytest.raises(UserError) as refused:
         validate(settings, {"loss": loss, "layer_map": "automatic"})
     assert "last-only, minilmv2, emd" in str(refused.value) and "auto," not in str(refused.value)

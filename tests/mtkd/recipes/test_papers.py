@@ -18,6 +18,7 @@ from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.settings import DistillSettings
 from tasks.glue import TASKS
+from tasks.task_names import resolve
 
 HSK = {"hsk-tinybert-4": 4, "hsk-rosita-6": 6}
 # Liu et al. 2021, table 4: task -> length, batch, epochs on hidden states, rate of the predictions.
@@ -139,6 +140,9 @@ def test_minilmv2_trains_as_in_section_4_1() -> None:
 
 
 def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
+    for loss in ("attention_kl", "hidden_cosine"):
+        default = load_settings("minilm-6", "distill", {"terms.attention": {"loss": loss}}).terms["attention"]
+        assert default.layer_map == "last-only", "also in a recipe of one's own"
     for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
         terms = load_settings(recipe, "distill", {}).terms
         for name in names:
@@ -165,12 +169,13 @@ def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
 
 def test_minilmv2_grids_follow_appendix_c() -> None:
     names = [name for name in grid_names() if name.startswith("minilmv2-")]
-    assert len(names) == 11
+    assert len(names) == 12
     for name in names:
         grid = load_grid(name, {}, {})
         for cell in grid.cells:
             assert grid.recipe_of(cell) == "minilmv2-finetune" and not grid.sets_of(cell), (name, cell)
     ours = {name.removeprefix("minilmv2-"): load_grid(name, {}, {}).tasks for name in names}
+    assert ours["figure-2-xlmr"] == ["xnli"]
     assert ours["table-5"] == ["xnli", "mlqa"] and len(ours["table-1"]) == 8
     nine = {*ours["table-1"], "stsb"}  # tables 2, 3 and 9 also have STS-B
     assert all({*ours[table]} == nine for table in ("table-2", "table-3", "table-9"))
@@ -181,13 +186,30 @@ def test_minilmv2_grids_follow_appendix_c() -> None:
     ]
 
 
+def test_minilmv2_fine_tunes_one_student_with_several_seeds() -> None:
+    for name in grid_names():
+        if name.startswith("minilmv2-"):
+            grid = load_grid(name, {}, {})
+            assert {first.seed for cell in grid.cells if (first := grid.first_of(cell))} == {0}, name
+            assert grid.seeds == ([0, 1, 2, 3] if name[9:] in ("table-1", "table-3") else [0]), name
+
+
 def test_minilmv2_multilingual_students_train_for_a_million_steps() -> None:
-    grid = load_grid("minilmv2-table-5", {}, {})
-    for name, cell in grid.cells.items():
-        assert cell.first is not None
-        settings = load_settings(cell.first.recipe, "distill", cell.first.set)
-        assert (settings.train.steps, settings.train.warmup) == (1_000_000, 4000), name
-        assert settings.student.transformer.embedding_size is None, "117M weights with 12 layers"
+    for grid in ("minilmv2-table-5", "minilmv2-figure-2-xlmr"):
+        for name, settings in first_settings(grid).items():
+            assert (settings.train.steps, settings.train.warmup) == (1_000_000, 4000), name
+            assert settings.student.transformer.embedding_size is None, "117M weights with 12 layers"
+
+
+def test_figure_2_of_minilmv2_takes_the_same_layers_of_both_large_teachers() -> None:
+    english, multilingual = (
+        {
+            name: settings.terms["relation"].layer_map
+            for name, settings in first_settings(f"minilmv2-figure-2-{teacher}").items()
+        }
+        for teacher in ("large", "xlmr")
+    )
+    assert english == multilingual == {f"layer {n}": [(6, n)] for n in range(16, 25)}
 
 
 def test_mkd_trains_as_in_section_6_2() -> None:
@@ -206,13 +228,35 @@ def test_mkd_trains_as_in_section_6_2() -> None:
 
 def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     grid = load_grid("mkd-table-2", {}, {})
-    inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
+    inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     runs: dict[str, list[str]] = {}
-    for planned in plan_runs(grid, inputs):
+    for planned in plan_runs(grid, inputs)[1:]:
         runs.setdefault(planned.cell[0], []).append(planned.spec)
         assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
+
+
+@pytest.mark.parametrize(
+    "name", ["mlkd-table-1", "mlkd-table-2", "mlkd-table-7", "mkd-table-1", "waldorf-accuracy"]
+)
+def test_tables_have_a_student_of_labels_alone_with_as_many_steps_as_the_method(name: str) -> None:
+    method, control, *_ = (cells := load_grid(name, {}, {}).cells)
+    assert control == f"{method}, labels" and cells[control].steps_of == method
+    assert cells[control].set["supervision"] == "labels" and not cells[control].corpus
+
+
+@pytest.mark.parametrize("name", ["mkd-table-1", "mkd-table-2", "mkd-table-3"])
+def test_the_tables_of_mkd_refine_one_teacher_on_all_tasks(name: str) -> None:
+    inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
+    teacher, *students = plan_runs(load_grid(name, {}, {}), inputs)
+    words = teacher.jobs[0].words
+    assert words[:1] == ("refine",) and "mkd-refine" in words
+    tasks = words[words.index("--tasks") + 1]
+    assert [task.name for task in resolve(tasks)] == [task.name for task in resolve("mkd")]
+    for run in students:
+        distilled = next(job.words for job in run.jobs if job.words[0] == "distill")
+        assert distilled[distilled.index("--teacher") + 1] == str(teacher.jobs[0].out)
 
 
 def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:
@@ -291,6 +335,8 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
         grid, GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     )
     assert teacher.jobs[0].words[0] == "refine" and "mkd-refine" in teacher.jobs[0].words
+    control = students.pop(1)
+    assert control.cell == "MKD-LSTM, labels" and "--corpus" not in control.trained[0].words
     assert [run.cell for run in students] == ["MKD-LSTM", "MKD-Transformer"]
     for run, recipe in zip(students, ("mkd-lstm", "mkd-transformer"), strict=True):
         distilled = run.trained[0].words
@@ -298,6 +344,9 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
         assert distilled[4:8] == ("--teacher", str(teacher.jobs[0].out), "--corpus", "copies")
         assert [job.words[4] for job in run.scored] == seven
         assert all(job.words[5:7] == ("--recipe", "mkd-finetune") for job in run.scored)
+    settings = load_settings("mkd-transformer", "distill", grid.sets_of("MKD-Transformer"))
+    start = settings.student.transformer
+    assert (start.init, start.layers, start.init_layers) == ("bert-base-uncased", 3, "first")
 
 
 def test_mlkd_tables_1_and_2_compare_students_of_equal_shape() -> None:

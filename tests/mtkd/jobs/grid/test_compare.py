@@ -521,19 +521,22 @@ def test_the_grids_that_ship_print_their_commands(
     assert len(commands) == len({job.out for run in planned for job in run.jobs})
     assert not (tmp_path / "out").exists()
     for program, command, *given in commands[:: 1 + len(commands) // 40]:  # load_grid checked all settings
+        given = ["7" if word.startswith("STEPS OF ") else word for word in given]
         parsed = cli.get_command(click.Context(cli), command).make_context(command, given).params
         task = parsed.get("task") or parsed.get("tasks") or ""
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
 # Options that a grid needs, and what else a dry run says about them.
+DATA_NEEDED = {"data": "--data DIR, pocket or hub"}
 NEEDS = {
-    "mlkd-table-8": {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
-    "mkd-table-2": {
-        "teacher": "--teacher DIR",
+    "mlkd-table-8": DATA_NEEDED | {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
+    "mkd-table-2": DATA_NEEDED
+    | {
+        "encoder": "--encoder NAME",
         "corpus": "--corpus DIR made with mtkd augment, or leave the cell out with --without",
     },
-    "minilmv2-table-8": {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
+    "minilmv2-table-8": DATA_NEEDED | {"text": "--text FILE", "encoder": "their teacher as --encoder NAME"},
 }
 
 
@@ -559,7 +562,7 @@ def test_a_dry_run_needs_no_option(
     assert run.code == 2 and not [*tmp_path.iterdir()], "a run does need them"
     for option in NEEDS[name]:
         options = [word for other in NEEDS[name] if other != option for word in (f"--{other}", "x")]
-        assert f"--{option}" in mtkd("compare", name, "--out", "out", "--data", "pocket", *options).err
+        assert f"--{option}" in mtkd("compare", name, "--out", "out", *options).err
     run = mtkd("compare", name, *options)
     assert run.code == 2 and "the option --out is missing" in run.err
 
@@ -689,6 +692,25 @@ def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
     assert runs == dict.fromkeys(cells, 2) | {"none": 1, "a teacher": 1}
 
 
+def test_seeds_share_a_first_run_that_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    first = "[first]\nrecipe = 'minilm-6'\nseed = 7\n"
+    cells = {
+        "as the grid": "",
+        "its own": "first = {recipe = 'minilm-6', seed = 8}",
+        "the grid's": "first = {recipe = 'minilm-6', set = {'train.lr' = 1e-4}}",
+        "one per seed": "first = {recipe = 'minilm-6', seed = 'each'}",
+    }
+    toml = "".join(f'[cells."{name}"]\n{lines}\n' for name, lines in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {"seeds": [1, 2]}, {})
+    found: dict[str, list[str | None]] = {}
+    for run in plan_runs(grid, HERE):
+        assert run.trained[0].option("seed") == str(run.seed)
+        found.setdefault(run.cell, []).append(run.jobs[0].option("seed"))
+        assert run.jobs[-1].option("init") == str(run.jobs[0].out)
+    assert found == dict(zip(cells, (["7", "7"], ["8", "8"], ["7", "7"], ["1", "2"]), strict=True))
+
+
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
     given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
@@ -702,7 +724,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
         for task in ("sst2", "cola")
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
-        plan_runs(*plan_grid(**given | {"grid": "mkd-table-3", "tasks": []}))
+        plan_runs(*plan_grid(**given | {"grid": "mlkd-table-8", "tasks": []}))
 
 
 def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
@@ -738,7 +760,7 @@ def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path)
 
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    for run in plan_runs(load_grid("mkd-table-3", {}, {}), HERE):
+    for run in plan_runs(load_grid("mkd-table-3", {"refine": None}, {}), HERE):
         distil, *tuned = run.jobs
         assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
         assert [job.words[:5] for job in tuned] == [
@@ -1099,6 +1121,28 @@ def test_the_share_of_what_the_teacher_gains_over_a_constant_prediction() -> Non
     assert "share of teacher's gain" not in table.columns()
 
 
+def test_tables_of_the_papers_have_their_columns(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("title = ''\nrecipe = 'mkd-lstm'\ntasks = ['mrpc']\n[cells.x]\n")
+    metrics = {"mrpc F1": [0.5], "mrpc acc": [0.25]}
+    monkeypatch.setattr(
+        "mtkd.jobs.grid.compare.run_grid",
+        lambda grid, *_: Table(grid, ["mrpc"], [Row("x", {"mrpc": [0.375]}, metrics=metrics)], {}),
+    )
+    words = ("--data", "pocket", "--teacher", "teacher", "--out", tmp_path / "out")
+
+    def has_metrics(*given: Any) -> bool:
+        done = mtkd("compare", *given, *words)
+        assert done.code == 0 and "37.5" in done.out
+        return "mrpc F1" in done.out
+
+    assert has_metrics("mlkd-table-8") and not has_metrics("mlkd-table-8", "--columns", "primary")
+    assert not has_metrics(tmp_path / "own.toml") and has_metrics(tmp_path / "own.toml", "--columns", "all")
+    del metrics["mrpc F1"]
+    assert not has_metrics("mlkd-table-8"), "the first table has this column"
+
+
 def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
     costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
     scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
@@ -1274,7 +1318,7 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
-    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
+    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "data": "pocket", "unlabelled": paths}
     grid, inputs = plan_grid(**defaults | changed)
     planned = [run.scored[0].words for run in plan_runs(grid, inputs) if run.cell == "distilled"]
     assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]

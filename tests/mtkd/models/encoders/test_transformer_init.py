@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import pretrained_config
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.encoders.transformer_init import student_transformer
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
@@ -165,6 +167,25 @@ def test_the_pooler_is_saved_and_passed_on(tiny_encoder: Path, tmp_path: Path) -
     ):
         assert torch.equal(student.body.pooler.dense.weight, dense.weight)
     assert TeacherRef.find(str(tmp_path / "run"), True).config.spec.pooled_size == 16
+
+
+@pytest.mark.parametrize(
+    "recipe", ["bert-pkd-3", "bert-pkd-6", "distilbert-6", "hsk-rosita-6", "layerwise-3"]
+)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_recipes_that_copy_layers_keep_the_pooling_of_their_encoder(
+    recipe: str, pooling: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    if pooling == "mean":
+        (tmp_path / "encoder" / "1_Pooling").mkdir()
+        declared = tmp_path / "encoder" / "1_Pooling" / "config.json"
+        declared.write_text('{"pooling_mode_mean_tokens": true}', encoding="utf-8")
+    teacher = pretrained_config(str(tmp_path / "encoder"))
+    sizes = {"layers": 2, "heads": None, "intermediate_size": None, "embedding_size": None}
+    settings = load_settings(recipe, "distill", {f"student.transformer.{k}": v for k, v in sizes.items()})
+    spec = InitSpec(teacher, str(tmp_path / "encoder"))
+    assert student_transformer(settings.student.transformer, spec).pooling == pooling
 
 
 def test_a_pooler_that_the_source_lacks_starts_at_random(tiny_teacher: Path) -> None:
