@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from mtkd.output_files.output_directory import OutputKind
 from mtkd.output_files.parquet_shards import read_parquet_footer
+from mtkd.output_files.sharded_output import DIGEST
 from tasks.common.errors import UserError
-from tasks.common.shards import ShardEntry
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
 
 ENDPOINT_ANSWERS = "answers.jsonl"  # the endpoint's answers, kept until the corpus is finished
+_SHARD = r"data/[^/]+-\d{5,}\.parquet"
 
 
 def _read_key(directory: Path) -> str | None:
@@ -29,9 +31,9 @@ def _read_key(directory: Path) -> str | None:
 CORPUS_KIND = OutputKind(
     "corpus",
     MANIFEST,
-    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, _SHARD, _SHARD + re.escape(DIGEST)),
     _read_key,
-    work=(ENDPOINT_ANSWERS,),
+    work=(ENDPOINT_ANSWERS, _SHARD + re.escape(DIGEST)),
 )
 
 
@@ -43,6 +45,7 @@ def corpus_difference(directory: Path) -> str:
     return "it was made with other settings or from other data"
 
 
-def recorded_shards(out: Path) -> Sequence[ShardEntry]:
-    """The shards listed in the manifest of an earlier, finished run; empty if there is no manifest."""
-    return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
+def recorded_digests(out: Path) -> Mapping[str, str]:
+    """File -> digest of the shards in the manifest of an earlier, finished run; empty if there is none."""
+    shards = read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
+    return {shard.file: shard.sha256 for shard in shards}

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from augment.augmenter import Augmenter
-from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_shards
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
 from mtkd.output_files.distributed import ALONE, ProcessGroup
@@ -28,7 +28,6 @@ from tasks.common.mapped import release_pages
 from tasks.common.progress import Advance
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_bytes
-from tasks.common.shards import ShardEntry
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.data.file_rows import RowsInFiles
 from tasks.data.rows import Rows
@@ -113,7 +112,7 @@ def check_corpus_output(
 
 def unfinished_rows(job: CorpusJob, rows: Mapping[str, SourceRows], out: Path) -> dict[str, np.ndarray]:
     """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
-    missing = _output(job, rows, out).missing(recorded_shards(out))
+    missing = _output(job, rows, out).missing(recorded_digests(out))
     parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
     return {task: np.concatenate([np.zeros(0, int), *indices]) for task, indices in parts.items()}
 
@@ -166,9 +165,10 @@ def write_corpus(
     with open_directory(
         out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks, difference=difference
     ):
-        missing = output.missing(recorded_shards(out))
+        recorded = recorded_digests(out)
+        missing = output.missing(recorded)
         advance(total_size(output.shards) - total_size(missing))
-        written = output.write(
+        output.write(
             missing,
             None if load else _make_copies,
             setup=partial(_copier, load) if load else None,
@@ -178,7 +178,7 @@ def write_corpus(
             advance=advance,
         )
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, output, written, digests)
+            manifest = _describe(job, rows, output, recorded, digests)
             write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
@@ -252,11 +252,11 @@ def _describe(
     job: CorpusJob,
     rows: Mapping[str, SourceRows],
     output: ShardedOutput,
-    written: Mapping[str, ShardEntry],
+    recorded: Mapping[str, str],
     digests: _Digests,
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
-    entries = output.entries(written)
+    entries = output.entries(recorded)
     tasks, counts = [], dict.fromkeys(job.augmenter.counted, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]

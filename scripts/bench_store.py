@@ -198,7 +198,7 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
         for number in range(rounds):
             out = home / f"built-{precision}-{number}"
             started = time.perf_counter()
-            write_missing_shards(replace(job, precision=precision), out, accelerator, ())
+            write_missing_shards(replace(job, precision=precision), out, accelerator, {})
             built.append(rows * len(job.tasks) / (time.perf_counter() - started))
             started = time.perf_counter()
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):

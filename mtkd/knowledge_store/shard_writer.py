@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from tasks.common.errors import UserError
 from tasks.common.mapped import release_pages
 from tasks.common.progress import Advance, progress
 from tasks.common.sha256 import digest_bytes
-from tasks.common.shards import ShardEntry
 from tasks.task import Task
 from tasks.tokens.batching import Batch, Collator
 from tasks.tokens.encoding import Encoded
@@ -71,20 +70,20 @@ def write_missing_shards(
     job: StoreJob,
     out: Path,
     accelerator: Accelerator,
-    recorded: Sequence[ShardEntry],
+    recorded: Mapping[str, str],
     *,
     workers: Workers = THIS_PROCESS,
     load: Callable[[], MultiTaskModel] | None = None,
-) -> tuple[ShardedOutput, list[PlannedShard], dict[str, ShardEntry]]:
+) -> tuple[ShardedOutput, list[PlannedShard]]:
     """Write the shards that are missing or damaged, sharded across processes.
 
     Args:
-        recorded: the shards in the store's manifest, if it has one.
+        recorded: file -> digest of the shards in the store's manifest, if it has one.
         workers: what makes the shards.
         load: loads the teacher in other processes.
 
     Returns:
-        all shards, the list of those that were missing, and the entries of those that `workers` made.
+        all shards, and the list of those that were missing.
 
     Raises:
         UserError: the teacher produced a non-finite value (the error names the row), or the disk is full.
@@ -103,7 +102,7 @@ def write_missing_shards(
         return job.tasks[shard.task], rows
 
     with progress("teacher", total, done=total - remaining) as advance:
-        written = output.write(
+        output.write(
             missing,
             setup=setup,
             inputs=inputs,
@@ -111,7 +110,7 @@ def write_missing_shards(
             ranks=ProcessGroup.of(accelerator),
             advance=advance,
         )
-    return output, missing, written
+    return output, missing
 
 
 def shard_maker(

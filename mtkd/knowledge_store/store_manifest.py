@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from mtkd.knowledge_store.contents import Contents, Per
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
+from mtkd.output_files.sharded_output import DIGEST
 from tasks.common.digests import damaged_files
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
@@ -118,11 +120,13 @@ def _read_key(directory: Path) -> str | None:
     return raw.get("key") if is_store else None  # type: ignore[attr-defined]
 
 
+_SHARD = r"shards/[^/]+-\d{5,}\.safetensors"
 STORE_KIND = OutputKind(
     "knowledge store",
     MANIFEST,
-    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", r"shards/[^/]+-\d{5,}\.safetensors"),
+    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", _SHARD, _SHARD + re.escape(DIGEST)),
     _read_key,
+    work=(_SHARD + re.escape(DIGEST),),
 )
 
 

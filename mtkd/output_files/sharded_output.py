@@ -1,9 +1,11 @@
 """Outputs that are written in shards, each atomically, by one process or several.
 
 The shards are planned from the job alone, so their content does not depend on which process writes them or
-when. Each file records the key of the job, a digest of everything that affects its content. After an
-interruption, shards with the right key are kept and only the missing ones are written. The manifest comes
-last and has the digest and size of every file, so that damaged files can be found and written again.
+when. Each file records the key of the job, a digest of everything that affects its content. The digest of the
+file itself is written to a work file beside it, just before the file gets its name. After an interruption,
+shards with the right key and digest are kept, and only the others are written. The manifest comes last and
+has the digest and size of every file, so that damaged files can be found and written again; the work files
+are then removed.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ import numpy as np
 
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from tasks.common.files import atomic_path
+from tasks.common.errors import UserError, shorten
+from tasks.common.files import atomic_path, write_text
 from tasks.common.locks import remove_leftovers
-from tasks.common.progress import Advance
+from tasks.common.progress import Advance, say
+from tasks.common.reading import read_small_file
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
 
+DIGEST = ".digest"  # what is appended to the name of a shard for the work file with its digest
+
 Make: TypeAlias = "Callable[[Any, Advance], Any]"  # (inputs of a shard, advance) -> its content
+_NONE_RECORDED: Mapping[str, str] = MappingProxyType({})
 
 
 def ignore(count: int) -> None:
@@ -78,27 +85,33 @@ class ShardFormat(Protocol):
 
 @dataclass(frozen=True)
 class ShardedOutput:
-    """The planned shards of an output directory; `key` identifies the job that writes them."""
+    """The planned shards of an output directory.
+
+    Attributes:
+        key: identifies the job that writes them.
+        digest: computes the digest of a file.
+    """
 
     directory: Path
     key: str
     shards: Sequence[PlannedShard]
     format: ShardFormat
+    digest: Callable[[Path], str] = digest_file
 
-    def missing(self, recorded: Sequence[ShardEntry] = ()) -> list[PlannedShard]:
-        """The shards that are missing, damaged or from another job.
+    def missing(self, recorded: Mapping[str, str] = _NONE_RECORDED) -> list[PlannedShard]:
+        """The shards that are missing, damaged, without a digest or from another job.
 
         Args:
-            recorded: entries of an existing manifest, to compare the digests of those files as well.
+            recorded: file -> digest, from the record of a finished output.
         """
-        entry_of = {entry.file: entry for entry in recorded}
 
         def finished(shard: PlannedShard) -> bool:
-            footer = self.format.read_footer(self.directory / shard.file)
+            path = self.directory / shard.file
+            footer = self.format.read_footer(path)
             if footer is None or footer.key != self.key:
                 return False
-            entry = entry_of.get(shard.file)
-            return entry is None or entry.damage(self.directory, digest=True) is None
+            digest = recorded.get(shard.file) or self._written_digest(shard)
+            return digest is not None and self.digest(path) == digest
 
         return [shard for shard in self.shards if not finished(shard)]
 
@@ -112,7 +125,7 @@ class ShardedOutput:
         workers: Workers = THIS_PROCESS,
         ranks: ProcessGroup = ALONE,
         advance: Advance = ignore,
-    ) -> dict[str, ShardEntry]:
+    ) -> None:
         """Write some shards; every process of `ranks` calls this with the same shards.
 
         Args:
@@ -123,47 +136,63 @@ class ShardedOutput:
             advance: called with the number of items just made times the number of ranks, so that one rank
                 can report progress for all.
 
-        Returns:
-            File -> manifest entry of the shards that other processes made.
-
         Raises:
             UserError: the disk is full (finished shards are kept), or a worker process died.
         """
+        if damaged := [shard.file for shard in shards if (self.directory / shard.file).exists()]:
+            say(
+                f"files in {self.directory} that are damaged, or have no digest, are made again: "
+                f"{shorten(damaged)}"
+            )
         ranks.wait()  # all processes must have listed the missing shards before any of them writes
         local_shards = shards[ranks.number :: ranks.count]
 
         def advance_for_all(count: int) -> None:
             advance(count * ranks.count)
 
-        written = {}
         if local_shards and workers.should_make(len(local_shards), loads=setup is not None):
-            written = self._write_in_workers(local_shards, make, setup, inputs, workers, advance_for_all)
+            self._write_in_workers(local_shards, make, setup, inputs, workers, advance_for_all)
         elif local_shards:
             make = make or setup()  # type: ignore[misc]
             for shard in local_shards:
                 self.write_shard(shard, make(inputs(shard), advance_for_all))
         ranks.wait()
-        return written
 
     def write_shard(self, shard: PlannedShard, content: Any) -> None:
-        """Write one shard atomically."""
+        """Write one shard atomically, after the work file with its digest."""
         with atomic_path(self.directory / shard.file) as temporary:
             self.format.write(temporary, content, self.key)
+            write_text(self.directory / (shard.file + DIGEST), self.digest(temporary))
 
-    def entries(self, known: Mapping[str, ShardEntry] = MappingProxyType({})) -> tuple[ShardEntry, ...]:
-        """The manifest entries of all shards, which must have been written.
+    def digests(self, recorded: Mapping[str, str] = _NONE_RECORDED) -> dict[str, str]:
+        """File -> digest of all shards, which must have been written.
+
+        The files are not read: they may have been damaged since they were written.
 
         Args:
-            known: entries of shards that need not be read again.
+            recorded: see `missing`.
         """
-        return tuple(known.get(shard.file) or self.entry(shard) for shard in self.shards)
+        return {
+            shard.file: self._written_digest(shard) or recorded.get(shard.file, "") for shard in self.shards
+        }
 
-    def entry(self, shard: PlannedShard) -> ShardEntry:
-        """The manifest entry of a shard that has been written."""
+    def entries(self, recorded: Mapping[str, str] = _NONE_RECORDED) -> tuple[ShardEntry, ...]:
+        """The manifest entries of all shards; see `digests`."""
+        digests = self.digests(recorded)
+        return tuple(self._entry(shard, digests[shard.file]) for shard in self.shards)
+
+    def _entry(self, shard: PlannedShard, digest: str) -> ShardEntry:
         path = self.directory / shard.file
         footer = self.format.read_footer(path)
         rows = len(shard.rows) if footer is None or footer.rows is None else footer.rows
-        return ShardEntry(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)
+        return ShardEntry(shard.file, shard.task, rows, digest, path.stat().st_size)
+
+    def _written_digest(self, shard: PlannedShard) -> str | None:
+        """The digest in the work file of a shard; None if there is none."""
+        try:
+            return read_small_file(self.directory / (shard.file + DIGEST)).decode("ascii", "replace")
+        except UserError:
+            return None
 
     def _write_in_workers(
         self,
@@ -173,16 +202,15 @@ class ShardedOutput:
         inputs: Callable[[PlannedShard], Any],
         workers: Workers,
         advance: Advance,
-    ) -> dict[str, ShardEntry]:
+    ) -> None:
         running: dict[Any, PlannedShard] = {}
-        written: dict[str, ShardEntry] = {}
         output = replace(self, directory=self.directory.resolve(), shards=())  # workers may run elsewhere
         first_argument = () if setup else (make,)
 
         def collect() -> None:
             for handle in pool.finished(running):
                 shard = running.pop(handle)
-                written[shard.file] = pool.result(handle)
+                pool.result(handle)
                 advance(shard.size)
 
         with workers.open(setup) as pool:
@@ -194,10 +222,8 @@ class ShardedOutput:
                 collect()
         for folder in {(self.directory / shard.file).parent for shard in shards}:
             remove_leftovers(folder)  # of workers that were killed
-        return written
 
 
-def _make_shard(make: Make, output: ShardedOutput, shard: PlannedShard, inputs: Any) -> ShardEntry:
+def _make_shard(make: Make, output: ShardedOutput, shard: PlannedShard, inputs: Any) -> None:
     """Make and write one shard in a worker process."""
     output.write_shard(shard, make(inputs, ignore))
-    return output.entry(shard)

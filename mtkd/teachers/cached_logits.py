@@ -17,9 +17,9 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.distributed import ProcessGroup, locked_by_first
 from mtkd.output_files.safetensors_shards import SafetensorsFormat, read_header
-from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_size
+from mtkd.output_files.sharded_output import DIGEST, PlannedShard, ShardedOutput, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from tasks.common.digests import DIGESTS, damaged_files, write_digests
+from tasks.common.digests import quick_digest, read_digests, record_digests
 from tasks.common.errors import UserError
 from tasks.common.locks import remove_leftovers
 from tasks.common.mapped import release_pages
@@ -95,16 +95,37 @@ def _folders(directory: Path, shards: Sequence[PlannedShard]) -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-def _remove_damaged(directory: Path, shards: Sequence[PlannedShard], tasks: Mapping[str, Task]) -> None:
-    """Remove what killed processes left, and the shards that are damaged or have the wrong shape."""
+def _remove_unfit(directory: Path, shards: Sequence[PlannedShard], tasks: Mapping[str, Task]) -> None:
+    """Remove what killed processes left, and the shards that have the wrong shape."""
     for folder in _folders(directory, shards):
         remove_leftovers(folder)
-        for file in damaged_files(folder):
-            (folder / file).unlink(missing_ok=True)
     for shard in shards:
         path = directory / shard.file
         if path.is_file() and not _holds_logits(path, tasks[shard.task], shard):
             path.unlink()
+
+
+def _recorded_digests(directory: Path, shards: Sequence[PlannedShard]) -> dict[str, str]:
+    """File -> digest of the shards that were finished earlier."""
+    folders = _folders(directory, shards)
+    return {
+        f"{folder.name}/{name}": digest for folder in folders for name, digest in read_digests(folder).items()
+    }
+
+
+def _record_digests(output: ShardedOutput, recorded: Mapping[str, str]) -> None:
+    """Write the digests of the finished shards, and remove the work files that had them."""
+    digests = output.digests(recorded)
+    for folder in _folders(output.directory, output.shards):
+        of_folder = {
+            Path(file).name: digest
+            for file, digest in digests.items()
+            if Path(file).parent.name == folder.name
+        }
+        if of_folder != read_digests(folder):
+            record_digests(folder, of_folder)
+        for work_file in folder.glob(f"*{DIGEST}"):
+            work_file.unlink()
 
 
 def cache_logits(
@@ -146,7 +167,7 @@ def cache_logits(
         for folder in folders[name]
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
-    output = ShardedOutput(directory, "", shards, SafetensorsFormat())
+    output = ShardedOutput(directory, "", shards, SafetensorsFormat(), quick_digest)
     ranks = ProcessGroup.of(accelerator)
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
@@ -159,15 +180,15 @@ def cache_logits(
         setup = partial(_logits_maker, load, precision, batch_size)
     with locked_by_first(directory, ranks):  # other runs may use this teacher
         if ranks.first:
-            _remove_damaged(directory, shards, tasks)
+            _remove_unfit(directory, shards, tasks)
         ranks.wait()
-        missing = output.missing()
+        recorded = _recorded_digests(directory, shards)
+        missing = output.missing(recorded)
         total, remaining = total_size(shards), total_size(missing)
         with progress("teacher", total, done=total - remaining) as advance:
             output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
-        for folder in _folders(directory, shards) if ranks.first else ():
-            if missing or not (folder / DIGESTS).is_file():
-                write_digests(folder)
+        if ranks.first:
+            _record_digests(output, recorded)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -23,6 +24,7 @@ from mtkd.output_files.output_directory import (
     existing_identity,
     open_directory,
 )
+from mtkd.output_files.sharded_output import DIGEST
 from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
@@ -72,6 +74,7 @@ RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
     rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet",
     r"checkpoints/(best\.safetensors|step-\d+/((weights|optimizer)\.safetensors|(position|digests)\.json))",
 )
+_LOGITS_WORK = r"logits-[^/]+/[^/]+/\d{9}\.safetensors" + re.escape(DIGEST)
 RUN_KIND = OutputKind(
     "run",
     RUN_FILE,
@@ -79,9 +82,10 @@ RUN_KIND = OutputKind(
         r"run\.json",
         rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(RUN_PARTS)})",
         r"logits-[^/]+/[^/]+/(\d{9}\.safetensors|digests\.json)",
+        _LOGITS_WORK,
     ),
     _read_identity,
-    work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?"),
+    work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?", _LOGITS_WORK),
     is_finished=lambda directory: _read_record(directory).get("status") == "finished",
     tolerant=True,
     records=(r"run\.json|(stages/[^/]+/|lr-[^/]+/)?(log\.jsonl|tensorboard/.+)",),

@@ -36,8 +36,21 @@ def write_digests(directory: Path, *patterns: str) -> None:
     """
     matching = {file for pattern in patterns or ("**/*",) for file in directory.glob(pattern)}
     files = sorted(file for file in matching if file.is_file() and file.name not in _WITHOUT)
-    digests = {file.relative_to(directory).as_posix(): quick_digest(file) for file in files}
-    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": digests})
+    record_digests(directory, {file.relative_to(directory).as_posix(): quick_digest(file) for file in files})
+
+
+def record_digests(directory: Path, digests: Mapping[str, str]) -> None:
+    """Write `digests.json` with the digest of each file, as `quick_digest` computes it."""
+    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": dict(digests)})
+
+
+def read_digests(directory: Path) -> Mapping[str, str]:
+    """The recorded digest of each file; {} if none are recorded, or `digests.json` is damaged.
+
+    Raises:
+        UserError: the disk failed to read `digests.json`.
+    """
+    return {} if damaged_files(directory, ()) else _recorded(directory) or {}
 
 
 def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:

@@ -88,7 +88,7 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
 def write_record(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON file atomically with a digest of its values, which `read_record` checks."""
     others = with_urls({key: value for key, value in values.items() if key != CHECK})
-    write_json(path, {**others, CHECK: _digest(others)})
+    write_json(path, {**others, CHECK: short_digest(others)})
 
 
 def has_check(path: Path) -> bool:
@@ -96,7 +96,8 @@ def has_check(path: Path) -> bool:
     return f'"{CHECK}"'.encode() in read_small_file(path)
 
 
-def _digest(values: Any) -> str:
+def short_digest(values: Any) -> str:
+    """The digest of JSON values that their record has as `CHECK`."""
     text = json.dumps(timeless(json.loads(json.dumps(values))), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -119,7 +120,7 @@ def _without_check(raw: bytes, path: Path) -> bytes:
     recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
     if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
         return raw  # a key of the same name in somebody else's file
-    if recorded != _digest(values):
+    if recorded != short_digest(values):
         raise UserError(
             f"{path} has changed since it was written",
             hint=f"restore it from a copy; if you changed it on purpose, remove the key {CHECK!r} from it",

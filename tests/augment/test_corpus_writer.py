@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from interrupted_shards import flip_a_bit, interrupt
 
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
@@ -155,6 +156,22 @@ def test_interrupted_job_resumes_to_identical_output(finished, tmp_path):
     assert contents(out) == contents(finished)
 
 
+def test_a_shard_that_was_damaged_after_an_interruption_is_made_again(
+    finished, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "c"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, 3, KeyboardInterrupt())
+        write_corpus(JOB, ROWS, out)
+    first, second, _ = sorted(out.glob("data/*.parquet"))
+    flip_a_bit(first, 300)
+    second.with_name(second.name + ".digest").unlink()
+    written = write_corpus(JOB, ROWS, out)
+    assert (written.made, written.kept) == (8, 1)
+    assert f"are made again: data/{first.name}, data/{second.name}\n" in capsys.readouterr().err
+    assert contents(out) == contents(finished)
+
+
 KILLED = """
 import os, runpy, signal, sys
 from pathlib import Path
@@ -179,7 +196,7 @@ def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
     script, out = tmp_path / "killed.py", tmp_path / "c"
     script.write_text(KILLED)
     command = [sys.executable, str(script), __file__, str(out), str(workers)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/helpers")])}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -278,7 +295,8 @@ def test_a_full_disk_keeps_the_finished_shards(finished, tmp_path, monkeypatch):
         with pytest.raises(UserError, match="disk is full"):
             write_corpus(JOB, ROWS, tmp_path / "c")
     files = [name for name in sorted(contents(tmp_path / "c")) if name not in (LOCK, CLAIM)]
-    assert files == [f"data/rte-0000{number}.parquet" for number in range(3)]
+    kept = [f"data/rte-0000{number}.parquet" for number in range(3)]
+    assert files == sorted([*kept, *(f"{file}.digest" for file in kept)])
     assert write_corpus(JOB, ROWS, tmp_path / "c").kept == 3
     assert contents(tmp_path / "c") == contents(finished)
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from augment.questions.endpoint.client import Completion
 from tasks.common.files import disk_errors
-from tasks.common.records import Count, Record
+from tasks.common.records import CHECK, Count, Record, short_digest
 
 _FLUSHED = 32  # answers, after which they are flushed to disk
 
@@ -26,13 +26,14 @@ class _Line(Record):
     text: str
     input_tokens: Count
     output_tokens: Count
+    check: str  # a digest of the other values
 
 
 _LINE = TypeAdapter(_Line)
 
 
 class AnswerLog:
-    """A file of JSON lines, one per answered request. Lines that were damaged by a crash are ignored.
+    """A file of JSON lines, one per answered request, each with a digest. Damaged lines are ignored.
 
     Args:
         path: the file; it is created by the first answer.
@@ -51,7 +52,8 @@ class AnswerLog:
 
     def add(self, name: str, answer: Completion) -> None:
         """Append an answer; it survives a crash of this process, and once flushed one of the machine."""
-        line = json.dumps({"question": name, **dataclasses.asdict(answer)}) + "\n"
+        values = {"question": name, **dataclasses.asdict(answer)}
+        line = json.dumps(values | {CHECK: short_digest(values)}) + "\n"
         with self._lock, disk_errors(self.path):
             if self._file is None:
                 self._file = open(self.path, "ab+")  # noqa: SIM115 (see `close`)
@@ -84,4 +86,6 @@ def _read(path: Path) -> Iterator[tuple[str, Completion]]:
                 read = _LINE.validate_json(line, strict=True)
             except ValidationError:
                 continue
-            yield read.question, Completion(read.text, read.input_tokens, read.output_tokens)
+            values = dataclasses.asdict(read)
+            if values.pop(CHECK) == short_digest(values):
+                yield read.question, Completion(read.text, read.input_tokens, read.output_tokens)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_shards
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
 from augment.questions.filtering.filter_report import REPORT, Tally, filter_card
 from augment.questions.filtering.filter_shard import FilteredShard, FilterSettings, filter_shard
 from augment.questions.filtering.heuristics import Reason, Seen, is_question
@@ -149,9 +149,10 @@ def filter_corpus(
 
     difference = partial(corpus_difference, out)
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks, difference=difference):
-        missing = output.missing(recorded_shards(out))
+        recorded = recorded_digests(out)
+        missing = output.missing(recorded)
         advance(total_size(output.shards) - total_size(missing))
-        written = output.write(
+        output.write(
             missing,
             setup=partial(_filterer, opened, job.settings, checked.highest),
             inputs=inputs,
@@ -166,7 +167,7 @@ def filter_corpus(
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():
-                _finish(job, manifest, answerer, output, written, tallies)
+                _finish(job, manifest, answerer, output, recorded, tallies)
         ranks.wait()
         if tally.rows == 0:
             raise _nothing_left(tally)
@@ -247,7 +248,7 @@ def _finish(
     source: CorpusManifest,
     answerer: Answerer,
     output: ShardedOutput,
-    written: Mapping[str, ShardEntry],
+    recorded: Mapping[str, str],
     tallies: Mapping[str, Tally],
 ) -> None:
     """Write the card, the report and the manifest."""
@@ -265,7 +266,7 @@ def _finish(
         data=source.data,
         key=output.key,
         tasks=tuple(_task(task, by_task[task.name]) for task in source.tasks),
-        shards=output.entries(written),
+        shards=output.entries(recorded),
         kind="questions",
     )
     write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))

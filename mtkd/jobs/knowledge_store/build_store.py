@@ -26,7 +26,7 @@ from mtkd.knowledge_store.store_manifest import (
 )
 from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.output_directory import open_directory
-from mtkd.output_files.sharded_output import PlannedShard
+from mtkd.output_files.sharded_output import DIGEST, PlannedShard
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
@@ -79,7 +79,7 @@ def repair_store(
     """
     manifest = read_store_manifest(out)
     damaged = damaged_shards(out, manifest)
-    if not damaged:
+    if not damaged and not any(out.glob(f"shards/*{DIGEST}")):  # left by a repair that was killed
         return manifest, []
     prepared = prepare_store(
         check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
@@ -108,20 +108,21 @@ def _write(
         return _difference(read_store_manifest(out), prepared)
 
     with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, ranks=ranks, difference=difference):
-        recorded = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
+        shards = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
+        recorded = {shard.file: shard.sha256 for shard in shards}
         if ranks.first and not recorded:
             _check_space(prepared, out)
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
         job.teacher.to(device)
         check_scores(job, device)
         with keep_memory():
-            output, written_shards, entries = write_missing_shards(
+            output, written_shards = write_missing_shards(
                 job, out, accelerator, recorded, workers=workers, load=load
             )
         if ranks.first and damaged_files(out / "teacher"):
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
         if ranks.first and (written_shards or not recorded or damaged_files(out / "rows")):
-            _finish(prepared, out, output.entries(entries), command)
+            _finish(prepared, out, output.entries(recorded), command)
     return written_shards
 
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from in_process_workers import kill_a_worker
+from interrupted_shards import flip_a_bit, interrupt
 from safetensors.torch import load_file, save_file
 
 import mtkd
@@ -34,7 +35,6 @@ from mtkd.knowledge_store.store_manifest import damaged_shards, read_store_manif
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.safetensors_shards import Header, read_header
-from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput
 from mtkd.output_files.worker_pools import Workers
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
@@ -267,32 +267,20 @@ def test_a_smaller_selection_and_fewer_rows_from_a_larger_store(tiny_teacher: Pa
         torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5)
 
 
-def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception) -> None:
-    """Make writing fail after some shards."""
-    written: list[str] = []
-
-    def failing(self: ShardedOutput, shard: PlannedShard, content: Any) -> None:
-        if len(written) == after:
-            raise problem
-        write_shard(self, shard, content)
-        written.append(shard.file)
-
-    write_shard = ShardedOutput.write_shard
-    monkeypatch.setattr(ShardedOutput, "write_shard", failing)
-
-
 def test_a_build_stopped_at_any_shard_resumes_to_identical_output(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     whole = built(tmp_path / "whole", tiny_teacher)
     out = tmp_path / "stopped"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        interrupted(patched, 4, KeyboardInterrupt())  # type: ignore[arg-type]
+        interrupt(patched, 4, KeyboardInterrupt())  # type: ignore[arg-type]
         built(out, tiny_teacher)
     with pytest.raises(UserError, match="is an unfinished knowledge store"):
         read_store_manifest(out)
+    flip_a_bit(out / read_store_manifest(whole).shards[0].file)
     manifest, _, made = build_store(request(tiny_teacher), out, "test")
-    assert made == len(manifest.shards) - 4 and files_of(out) == files_of(whole)
+    assert made == len(manifest.shards) - 3 and files_of(out) == files_of(whole)
+    assert manifest.shards == read_store_manifest(whole).shards
     assert build_store(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
 
 
@@ -366,7 +354,7 @@ def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
-    killed = processes.run(*words_of(alone, tiny_teacher), kill_at="*/shards/rte*")
+    killed = processes.run(*words_of(alone, tiny_teacher), kill_at="*/shards/rte*.safetensors")
     assert killed.code == -signal.SIGKILL and not (alone / "manifest.json").exists()
     again = mtkd(*words_of(alone, tiny_teacher))
     assert again.code == 0 and "1 were there already" in again.err, again.err
@@ -566,7 +554,9 @@ def test_a_full_disk_keeps_the_finished_shards(
         patched.setattr("mtkd.output_files.safetensors_shards.save_file", full)
         with pytest.raises(UserError, match="the disk is full"):
             built(out, tiny_teacher)
-    assert len(list((out / "shards").iterdir())) == 2, "nothing half-written is left"
+    assert len(list((out / "shards").iterdir())) == 2 + 2, (
+        "two shards with their digests, nothing half-written"
+    )
     assert build_store(request(tiny_teacher), out, "test")[2] == 4
 
 

@@ -192,28 +192,39 @@ def workers(request: pytest.FixtureRequest) -> Workers:
     return Workers(1 if request.param == "here" else 2)
 
 
-def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_only_missing_damaged_and_foreign_shards_are_rebuilt(
+    tmp_path: Path, workers: Workers, is_recorded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     record, tmp_path = tmp_path / "opened", tmp_path / "out"
     output = planned(tmp_path)
-    made = output.write(output.missing(), make_lines, workers=workers)
+    output.write(output.missing(), make_lines, workers=workers)
     entries = output.entries()
-    assert output.entries(made) == entries and bool(made) == workers.in_other_processes
-    assert [entry.rows for entry in entries] == [3] * 5 and not output.missing(entries)
+    recorded = {entry.file: entry.sha256 for entry in entries}
+    assert [entry.rows for entry in entries] == [3] * 5 and not output.missing()
+    assert all(entry.damage(tmp_path, digest=True) is None for entry in entries)
     before = {file: (tmp_path / file).read_text() for file in files_of(tmp_path)}
+    for file in recorded if is_recorded else ():  # it was finished
+        (tmp_path / f"{file}.digest").unlink()
     (tmp_path / "0.txt").unlink()
     (tmp_path / "1.txt").write_text("other\n3\n4\n5")
-    (tmp_path / "2.txt").write_text("k\n6\n7\n9")  # detected only by the digest in the manifest
-    assert [shard.file for shard in output.missing()] == ["0.txt", "1.txt"]
-    missing = output.missing(entries)
-    assert [shard.file for shard in missing] == ["0.txt", "1.txt", "2.txt"]
+    (tmp_path / "2.txt").write_text("k\n6\n7\n9")  # detected only by its digest
+    if not is_recorded:
+        (tmp_path / "3.txt.digest").unlink()
+    recorded = recorded if is_recorded else {}
+    missing = output.missing(recorded)
+    assert [shard.file for shard in missing] == ["0.txt", "1.txt", "2.txt", "3.txt"][: 4 - is_recorded]
     assert [entry.damage(tmp_path, digest=True) is None for entry in entries] == [False] * 3 + [True] * 2
     done: list[int] = []
     setup = partial(record_and_open, record)
     output.write(missing, setup=setup, workers=workers, advance=done.append)
     opened = record.read_text().split()
     assert len(set(opened)) == len(opened) and (str(os.getpid()) in opened) != workers.in_other_processes
-    assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
-    assert sum(done) == 9 and output.entries() == entries
+    assert "damaged, or have no digest, are made again: 1.txt, 2.txt" in capsys.readouterr().err
+    if not is_recorded:
+        assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
+    assert sum(done) == 3 * len(missing) and output.entries(recorded) == entries
+    assert output.missing(recorded) == []
 
 
 def die_once(inputs: tuple[PlannedShard, Path], advance: Any) -> list[str]:

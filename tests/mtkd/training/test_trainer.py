@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interrupted_shards import flip_a_bit
 from safetensors.torch import load_file
 from small_students import SMALL_LSTM, SMALL_TRANSFORMER
 
@@ -84,12 +85,6 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], at
         torch.testing.assert_close(
             one[name], other[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
         )
-
-
-def flip_a_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-9] ^= 4
-    file.write_bytes(content)
 
 
 def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:

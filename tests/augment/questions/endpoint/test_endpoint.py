@@ -125,6 +125,25 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
     assert most == 4
 
 
+def test_damaged_answers_are_asked_for_again(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+    generate(endpoint, text, tmp_path / "whole", command="same", shard_rows=5)
+    answer, out = endpoint.reply, tmp_path / "out"
+    endpoint.reply = lambda prompt: Reply(401, "gone") if "Bern" in prompt else answer(prompt)
+    with pytest.raises(UserError, match=r"status 401: gone"):
+        generate(endpoint, text, out, command="same", shard_rows=5, concurrency=1)
+    lines = (out / "answers.jsonl").read_text().splitlines()
+    lines[5] = lines[5].replace("near", "neaf")
+    without_check = json.loads(lines[6])
+    del without_check["check"]  # as an earlier version wrote it
+    lines[6] = json.dumps(without_check)
+    (out / "answers.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    endpoint.bodies.clear()
+    endpoint.reply = answer
+    generate(endpoint, text, out, command="same", shard_rows=5)
+    assert sorted(map(town_in, endpoint.prompts)) == sorted([*TOWNS[5:7], *TOWNS[8:]])
+    assert files_in(out) == files_in(tmp_path / "whole")
+
+
 def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:

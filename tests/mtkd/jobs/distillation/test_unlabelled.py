@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 from in_process_workers import kill_a_worker
+from interrupted_shards import flip_a_bit, interrupt
 from small_students import SMALL_LSTM
 
 import mtkd
@@ -144,6 +145,30 @@ def test_a_killed_run_does_not_label_the_same_rows_again(
     record = json.loads((out / "run.json").read_text())
     assert record["rows"]["sst2"]["unlabelled"] == 9000
     assert record["identity"]["unlabelled"] == {"sst2": str(file)}
+
+
+def test_logits_that_were_damaged_after_an_interruption_are_computed_again(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
+    source = TableSource({"sst2": {split: pocket(split).slice(0, 24) for split in ("train", "validation")}})
+    teachers = [
+        shutil.copytree(tiny_teacher, tmp_path / name, ignore=shutil.ignore_patterns("logits-*"))
+        for name in ("one", "other")
+    ]
+    whole = run(tmp_path / "whole", teachers[0], source)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, 2, KeyboardInterrupt())
+        run(tmp_path / "resumed", teachers[1], source)
+    first, _ = sorted(teachers[1].glob("logits-*/*/*.safetensors"))
+    flip_a_bit(first)
+    resumed = run(tmp_path / "resumed", teachers[1], source)
+    one, other = (
+        {path.relative_to(teacher): path.read_bytes() for path in teacher.glob("logits-*/*/*")}
+        for teacher in teachers
+    )
+    assert one == other and len(one) == 3 + 1
+    assert_same(whole, resumed)
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
