@@ -26,12 +26,15 @@ def _read_key(directory: Path) -> str | None:
         return None
 
 
+_SHARDS = r"data/[^/]+-\d{5,}\.parquet"
 CORPUS_KIND = OutputKind(
     "corpus",
     MANIFEST,
-    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, _SHARDS),
     _read_key,
     work=(ENDPOINT_ANSWERS,),
+    variable=(_SHARDS,),
+    listed=lambda directory: {shard.file for shard in read_corpus_manifest(directory).shards},
 )
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.knowledge_store.contents import Contents, Per
+from mtkd.knowledge_store.row_index import ROWS
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
-from tasks.common.digests import damaged_files
+from tasks.common.digests import DIGESTS, damaged_files
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
@@ -118,11 +119,21 @@ def _read_key(directory: Path) -> str | None:
     return raw.get("key") if is_store else None  # type: ignore[attr-defined]
 
 
+def _listed(directory: Path) -> set[str]:
+    """The files of a finished store whose names depend on its tasks."""
+    manifest = read_store_manifest(directory)
+    indices = {ROWS.format(task=task.name) for task in manifest.tasks}
+    return indices | {shard.file for shard in manifest.shards}
+
+
+_VARIABLE = (r"rows/[^/]+\.parquet", r"shards/[^/]+-\d{5,}\.safetensors")
 STORE_KIND = OutputKind(
     "knowledge store",
     MANIFEST,
-    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", r"shards/[^/]+-\d{5,}\.safetensors"),
+    (MANIFEST, rf"teacher/{MODEL_FILES}", rf"rows/{DIGESTS}", *_VARIABLE),
     _read_key,
+    variable=_VARIABLE,
+    listed=_listed,
 )
 
 

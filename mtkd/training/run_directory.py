@@ -65,25 +65,40 @@ def _read_record(directory: Path) -> dict[str, Any]:
         return {}
 
 
-RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
-    r"log\.jsonl|result\.json|digests\.json",
+def _listed(directory: Path) -> set[str] | None:
+    """The files of the predictions of a finished run; None if it is not finished."""
+    record = _read_record(directory)
+    if record.get("status") != "finished":
+        return None
+    return {f"{PREDICTIONS}/{name}.parquet" for name in record.get("scores") or ()}  # by "task/split"
+
+
+LOOP_FILES = (  # of any training
+    r"log\.jsonl",
     r"tensorboard/events\.out\.tfevents\.[^/]+",
-    rf"model/{MODEL_FILES}",
-    rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet",
     r"checkpoints/(best\.safetensors|step-\d+/((weights|optimizer)\.safetensors|(position|digests)\.json))",
+)
+_PREDICTION_FILES = rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet"
+_PART_FILES = (  # of a run, of a stage, and of a learning rate of finetune
+    *LOOP_FILES,
+    r"result\.json|digests\.json",
+    rf"model/{MODEL_FILES}",
+    _PREDICTION_FILES,
 )
 RUN_KIND = OutputKind(
     "run",
     RUN_FILE,
     (
         r"run\.json",
-        rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(RUN_PARTS)})",
-        r"logits-[^/]+/[^/]+/(\d{9}\.safetensors|digests\.json)",
+        rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(_PART_FILES)})",
+        r"logits-[0-9a-f]+/[^/]+/(\d{9}\.safetensors|digests\.json)",
     ),
     _read_identity,
     work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?"),
     is_finished=lambda directory: _read_record(directory).get("status") == "finished",
     tolerant=True,
+    variable=(rf"(.+/)?{_PREDICTION_FILES}",),
+    listed=_listed,
     records=(r"run\.json|(stages/[^/]+/|lr-[^/]+/)?(log\.jsonl|tensorboard/.+)",),
 )
 

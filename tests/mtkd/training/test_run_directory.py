@@ -63,6 +63,22 @@ def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_p
         assert json.loads((path / "run.json").read_text())["identity"] == OTHER
 
 
+def test_predictions_that_a_finished_run_does_not_list_are_foreign(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = RunDirectory(path, SETTINGS)
+    scores = {"task": "rte", "split": "validation", "rows": 1, "metrics": {}, "primary": 0.0, "majority": 0.0}
+    with run.open():
+        run.finish(scores={"rte/validation": scores | {"loss": 0.0}})
+    for name in ("validation", "mine"):
+        (path / "predictions/rte").mkdir(parents=True, exist_ok=True)
+        (path / f"predictions/rte/{name}.parquet").touch()
+    with pytest.raises(UserError, match=r"do not belong to a run: predictions/rte/mine\.parquet\n"):
+        RunDirectory(path, OTHER, overwrite=True)
+    (path / "predictions/rte/mine.parquet").unlink()
+    with RunDirectory(path, OTHER, overwrite=True).open():
+        assert not (path / "predictions").exists()
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["thesis.tex", "model/model.json", "run.json"])
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
