@@ -26,7 +26,7 @@ from mtkd.output_files.output_directory import (
 from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
-from tasks.common.records import has_check, read_record, write_record
+from tasks.common.records import has_check, write_record
 from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
@@ -58,7 +58,7 @@ def _read_identity(directory: Path) -> Any:
 def _read_record(directory: Path) -> dict[str, Any]:
     file = directory / RUN_FILE
     try:
-        return read_record(file, dict[str, Any])
+        return read_run_record(file)
     except UserError:
         if file.is_file() and has_check(file):  # ours, and damaged
             raise

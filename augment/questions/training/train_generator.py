@@ -181,7 +181,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     key = _key(job, digest, [*references, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
-            return read_record(place.out / RECORD, dict[str, Any])
+            return read_record(place.out / RECORD, GeneratorReport).to_json()
         model, tokenizer = (
             (generator.model, generator.tokenizer)
             if generator
