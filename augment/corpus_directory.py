@@ -14,7 +14,6 @@ from tasks.common.errors import UserError
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
 
 ENDPOINT_ANSWERS = "answers.jsonl"  # the endpoint's answers, kept until the corpus is finished
-_SHARD = r"data/[^/]+-\d{5,}\.parquet"
 
 
 def _read_key(directory: Path) -> str | None:
@@ -28,12 +27,16 @@ def _read_key(directory: Path) -> str | None:
         return None
 
 
+_SHARDS = r"data/[^/]+-\d{5,}\.parquet"
+_WORK = _SHARDS + re.escape(DIGEST)
 CORPUS_KIND = OutputKind(
     "corpus",
     MANIFEST,
-    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, _SHARD, _SHARD + re.escape(DIGEST)),
+    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, _SHARDS, _WORK),
     _read_key,
-    work=(ENDPOINT_ANSWERS, _SHARD + re.escape(DIGEST)),
+    work=(ENDPOINT_ANSWERS, _WORK),
+    variable=(_SHARDS,),
+    listed=lambda directory: {shard.file for shard in read_corpus_manifest(directory).shards},
 )
 
 

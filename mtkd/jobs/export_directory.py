@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mtkd.model_files import EXPORT
+from mtkd.model_files import EXPORT, read_export
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, check_directory, has_claim
 from tasks.common.errors import UserError
@@ -18,8 +18,19 @@ def _read_source(directory: Path) -> Any:
     return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
 
 
+def _listed(directory: Path) -> set[str]:
+    """The graphs of a finished export."""
+    return {graph["file"] for graph in read_export(directory)["graphs"]}
+
+
+_GRAPHS = r"model[^/]*\.onnx"
 EXPORTS = OutputKind(
-    "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
+    "export",
+    EXPORT,
+    (rf"{EXPORT}|{_GRAPHS}|weights\.bin|{MODEL_FILES}",),
+    _read_source,
+    variable=(_GRAPHS,),
+    listed=_listed,
 )
 TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda directory: None)
 

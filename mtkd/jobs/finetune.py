@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -27,6 +27,7 @@ from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
+from mtkd.training.run_record import StageResult, TrialResult
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError, counted
 from tasks.common.files import move_files
@@ -141,7 +142,7 @@ class _Finetune(TrainingJob):
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
         facts = {"learning_rate": trials[best].peak_lr, "tried": tried}
         scores = [TaskScores(**values) for values in results[best]["scores"].values()]
-        return Trained(MultiTaskModel.load(directory), scores, results[best]["training"], facts)
+        return Trained(MultiTaskModel.load(directory), scores, dict(results[best]["training"]), facts)
 
     def _trials(self) -> list[TrainSettings]:
         """The settings to try: every learning rate with every number of epochs."""
@@ -160,15 +161,11 @@ class _Finetune(TrainingJob):
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
 
-    def _one_trial(self, train: TrainSettings) -> dict[str, Any]:
-        """Train with one learning rate and number of epochs, or read the result if that is finished.
-
-        Returns:
-            A dict with "value" (of the watched metric), "scores" and "training".
-        """
+    def _one_trial(self, train: TrainSettings) -> TrialResult:
+        """Train with one learning rate and number of epochs, or read the result if that is finished."""
         directory = self._directory(train)
         if (directory / "result.json").is_file():
-            return read_record(directory / "result.json", dict[str, Any])
+            return read_record(directory / "result.json", TrialResult)
         model = self._fresh_copy()
         is_trained = bool(model.info.scores) and self.tasks[0].head in model.tasks
         torch.manual_seed(train.seed)
@@ -188,10 +185,10 @@ class _Finetune(TrainingJob):
         outcome = trainer.fit()
         validation = self.rows.validation(model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(model)
-        result: dict[str, Any] = {
+        result: TrialResult = {
             "value": watched(train.metric, scores)[0],
             "scores": scores_record(scores),
-            "training": vars(outcome),
+            "training": cast(StageResult, vars(outcome)),
         }
         if self.accelerator.is_main_process:
             model.info.scores = result["scores"]

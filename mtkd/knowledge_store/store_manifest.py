@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.knowledge_store.contents import Contents, Per
+from mtkd.knowledge_store.row_index import ROWS
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
 from mtkd.output_files.sharded_output import DIGEST
-from tasks.common.digests import damaged_files
+from tasks.common.digests import DIGESTS, damaged_files
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
@@ -120,13 +121,24 @@ def _read_key(directory: Path) -> str | None:
     return raw.get("key") if is_store else None  # type: ignore[attr-defined]
 
 
-_SHARD = r"shards/[^/]+-\d{5,}\.safetensors"
+def _listed(directory: Path) -> set[str]:
+    """The files of a finished store whose names depend on its tasks."""
+    manifest = read_store_manifest(directory)
+    indices = {ROWS.format(task=task.name) for task in manifest.tasks}
+    return indices | {shard.file for shard in manifest.shards}
+
+
+_SHARDS = r"shards/[^/]+-\d{5,}\.safetensors"
+_WORK = _SHARDS + re.escape(DIGEST)
+_VARIABLE = (r"rows/[^/]+\.parquet", _SHARDS)
 STORE_KIND = OutputKind(
     "knowledge store",
     MANIFEST,
-    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", _SHARD, _SHARD + re.escape(DIGEST)),
+    (MANIFEST, rf"teacher/{MODEL_FILES}", rf"rows/{DIGESTS}", *_VARIABLE, _WORK),
     _read_key,
-    work=(_SHARD + re.escape(DIGEST),),
+    work=(_WORK,),
+    variable=_VARIABLE,
+    listed=_listed,
 )
 
 

@@ -32,7 +32,7 @@ _TOKENISER_FILES = (TOKENISER, "tokenizer_config.json")
 # Regular expression for the names of all files of a model.
 MODEL_FILES = (
     r"((model(-\d{5}-of-\d{5})?|heads)\.safetensors(\.index\.json)?|(model|config|digests|generation_config|tokenizer|tokenizer_config|special_tokens_map"
-    r"|added_tokens|vocab)\.json|(vocab|merges)\.txt|[^/]+\.model|chat_template\.jinja|README\.md)"
+    r"|added_tokens|vocab)\.json|(vocab|merges)\.txt|(spiece|spm|tokenizer|sentencepiece(\.bpe)?)\.model|chat_template\.jinja|README\.md)"
 )
 
 

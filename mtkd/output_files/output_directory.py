@@ -7,8 +7,8 @@
   files, the error names them; they are never removed. Hidden files are ignored. Beside a run that is
   resumed, other files are allowed, because the user's callbacks may write some.
 - An output with the same identity is resumed. A different one is an error unless `overwrite` is set.
-- Overwriting removes only the files that mtkd writes for this kind of output. If it is interrupted, the next
-  process removes the rest.
+- Overwriting removes only the files that mtkd writes for this kind of output. Where names are not fixed, a
+  finished output lists its files. If the removal is interrupted, the next process removes the rest.
 - Temporary files left by killed processes are removed.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -46,6 +46,9 @@ class OutputKind:
         work: regular expressions for the files, and folders if empty, that are removed when it is finished.
         is_finished: directory -> whether the output in it is complete; None = if it has the marker.
         tolerant: True if the directory of such an output may also hold other files.
+        variable: regular expressions for those of `files` whose names depend on the data. As files of the
+            user may have such names, only those in `listed` belong to a finished output.
+        listed: directory -> the files that the finished output in it lists; None if it is not finished.
         records: regular expressions for the files that nobody would miss: an output that has only these can
             be replaced by another without `overwrite`; none by default.
     """
@@ -57,11 +60,20 @@ class OutputKind:
     work: tuple[str, ...] = ()
     is_finished: Callable[[Path], bool] | None = None
     tolerant: bool = False
+    variable: tuple[str, ...] = ()
+    listed: Callable[[Path], Collection[str] | None] = lambda path: None
     records: tuple[str, ...] = ()
 
-    def owns(self, file: str) -> bool:
-        """Whether mtkd writes a file with this relative path."""
-        return _matches(self.files, file)
+    def ownership(self, path: Path) -> Callable[[str], bool]:
+        """A function that tells whether mtkd wrote a file in a directory, by its relative path."""
+        listed = None
+        if not has_claim(path):  # else it is being written or removed
+            with contextlib.suppress(UserError):  # the list is damaged
+                listed = self.listed(path)
+        return lambda file: (
+            _matches(self.files, file)
+            and (listed is None or file in listed or not _matches(self.variable, file))
+        )
 
     def finished(self, path: Path) -> bool:
         """Whether the output in a directory is complete."""
@@ -127,8 +139,9 @@ def _check(
     has_output = existing is not None or _read_claim(path, kind) is not None
     others_allowed = has_output and kind.tolerant and not overwrite
     files = () if others_allowed else visible_files(path)
+    owns = kind.ownership(path)
     # no more than needed: `path` may be a whole disk
-    foreign = list(islice((file for file in files if not (has_output and kind.owns(file))), _NAMED + 1))
+    foreign = list(islice((file for file in files if not (has_output and owns(file))), _NAMED + 1))
     if foreign:
         and_more = ", ..." if len(foreign) > _NAMED else ""
         article = "an" if kind.name[0] in "aeiou" else "a"
@@ -213,8 +226,9 @@ def open_directory(
 
 def remove_output(path: Path, kind: OutputKind) -> None:
     """Remove the files of an output, and then the folders that became empty."""
+    files = _owned(path, kind)  # before the claim: without one, the output is finished and lists its files
     _write_claim(path, kind, None)
-    _remove_files(path, _owned(path, kind))
+    _remove_files(path, files)
     (path / CLAIM).unlink()
 
 
@@ -242,7 +256,9 @@ def _matches(patterns: Iterable[str], file: str) -> bool:
 
 def _owned(path: Path, kind: OutputKind) -> list[str]:
     """The files that mtkd wrote, the marker first."""
-    return sorted(filter(kind.owns, visible_files(path)), key=lambda file: (file != kind.marker, file))
+    return sorted(
+        filter(kind.ownership(path), visible_files(path)), key=lambda file: (file != kind.marker, file)
+    )
 
 
 def _remove_files(path: Path, files: Iterable[str]) -> None:

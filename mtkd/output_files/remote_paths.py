@@ -149,7 +149,7 @@ def _copy_from_url(mirror: Mirror) -> None:
                 hint=f"or choose another `out`, or remove {mirror.folder} to replace what is there",
             )
         return
-    before = {file: entry[1:] for file, entry in mirror.index().items()}  # [] if its copying was interrupted
+    before = {file: entry[1:3] for file, entry in mirror.index().items()}  # [] if its copying was interrupted
     changed = [file for file in _files(mirror) if before.get(file) not in ([], mirror.stamp(file))]
     if has_claim(mirror.path) or changed:
         _refuse_changes(mirror, versions)

@@ -28,7 +28,7 @@ from mtkd.output_files.sharded_output import DIGEST
 from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
-from tasks.common.records import has_check, read_record, write_record
+from tasks.common.records import has_check, write_record
 from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
@@ -60,34 +60,50 @@ def _read_identity(directory: Path) -> Any:
 def _read_record(directory: Path) -> dict[str, Any]:
     file = directory / RUN_FILE
     try:
-        return read_record(file, dict[str, Any])
+        return read_run_record(file)
     except UserError:
         if file.is_file() and has_check(file):  # ours, and damaged
             raise
         return {}
 
 
-RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
-    r"log\.jsonl|result\.json|digests\.json",
+def _listed(directory: Path) -> set[str] | None:
+    """The files of the predictions of a finished run; None if it is not finished."""
+    record = _read_record(directory)
+    if record.get("status") != "finished":
+        return None
+    return {f"{PREDICTIONS}/{name}.parquet" for name in record.get("scores") or ()}  # by "task/split"
+
+
+LOOP_FILES = (  # of any training
+    r"log\.jsonl",
     r"tensorboard/events\.out\.tfevents\.[^/]+",
-    rf"model/{MODEL_FILES}",
-    rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet",
     r"checkpoints/(best\.safetensors|step-\d+/((weights|optimizer)\.safetensors|(position|digests)\.json))",
 )
-_LOGITS_WORK = r"logits-[^/]+/[^/]+/\d{9}\.safetensors" + re.escape(DIGEST)
+_LOGITS = r"logits-[0-9a-f]+/[^/]+/"
+_LOGITS_WORK = rf"{_LOGITS}\d{{9}}\.safetensors{re.escape(DIGEST)}"
+_PREDICTION_FILES = rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet"
+_PART_FILES = (  # of a run, of a stage, and of a learning rate of finetune
+    *LOOP_FILES,
+    r"result\.json|digests\.json",
+    rf"model/{MODEL_FILES}",
+    _PREDICTION_FILES,
+)
 RUN_KIND = OutputKind(
     "run",
     RUN_FILE,
     (
         r"run\.json",
-        rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(RUN_PARTS)})",
-        r"logits-[^/]+/[^/]+/(\d{9}\.safetensors|digests\.json)",
+        rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(_PART_FILES)})",
+        rf"{_LOGITS}(\d{{9}}\.safetensors|digests\.json)",
         _LOGITS_WORK,
     ),
     _read_identity,
     work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?", _LOGITS_WORK),
     is_finished=lambda directory: _read_record(directory).get("status") == "finished",
     tolerant=True,
+    variable=(rf"(.+/)?{_PREDICTION_FILES}",),
+    listed=_listed,
     records=(r"run\.json|(stages/[^/]+/|lr-[^/]+/)?(log\.jsonl|tensorboard/.+)",),
 )
 

@@ -1,9 +1,9 @@
-"""What run.json holds, and reading it back."""
+"""What run.json holds, and the result.json of its parts, and reading them back."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -57,11 +57,40 @@ class _Identity(TypedDict, total=False):
 
 
 @_open_record
+class _Epoch(TypedDict):
+    """Also holds the watched metric, by its name."""
+
+    epoch: Count
+    scores: NotRequired[dict[str, _Number]]
+
+
+@_open_record
 class _Training(TypedDict, total=False):
     steps: Count
     epochs: Count
     seconds: _Number
     kept_epoch: Count | None
+    history: list[_Epoch]
+
+
+class StageResult(TypedDict):
+    """The result.json of a stage: a `TrainingResult`, and what else was found during training."""
+
+    steps: Count
+    epochs: Count
+    best: _Number | None
+    history: list[_Epoch]
+    seconds: _Number
+    kept_epoch: NotRequired[Count | None]
+    facts: NotRequired[dict[str, Any]]
+
+
+class TrialResult(TypedDict):
+    """The result.json of a learning rate of `finetune`, with the value of the watched metric."""
+
+    value: _Number
+    scores: dict[str, SavedScores]
+    training: StageResult
 
 
 class _Rows(TypedDict):
@@ -109,9 +138,10 @@ def kept_weights(record: dict[str, Any]) -> list[str]:
     training, sentences = record["training"], []
     for name, stage in ({"": training} if "steps" in training else training).items():
         kept, epochs = stage.get("kept_epoch"), stage.get("epochs", 0)
-        if kept is None or sum("scores" in values for values in stage["history"]) < 2:
+        history = stage.get("history", [])
+        if kept is None or sum("scores" in values for values in history) < 2:
             continue
-        values = next(values for values in stage["history"] if values["epoch"] == kept)
+        values = next(values for values in history if values["epoch"] == kept)
         metric = next(key for key in values if key not in _NOT_WATCHED)
         which = f"of epoch {kept} of {epochs}" if kept else "from before training, because no epoch is better"
         text = f"kept the weights {which} (validation {metric} {values[metric]:.3f})."

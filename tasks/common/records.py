@@ -47,7 +47,7 @@ Read = TypeVar("Read")
 
 
 CHECK = "check"  # the key of a record's own digest
-# How long something took differs from run to run, and has no part in the digest.
+# How long something took had no part in the digests that earlier versions of mtkd wrote.
 _TIMES = frozenset({"seconds", "ms", "speed", "gpu_ms", "gpu_speed"})
 
 
@@ -98,15 +98,15 @@ def has_check(path: Path) -> bool:
 
 def short_digest(values: Any) -> str:
     """The digest of JSON values that their record has as `CHECK`."""
-    text = json.dumps(timeless(json.loads(json.dumps(values))), sort_keys=True)
+    text = json.dumps(json.loads(json.dumps(values)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def timeless(value: Any) -> Any:
+def _timeless(value: Any) -> Any:
     """JSON values without those that say how long something took."""
     if isinstance(value, dict):
-        return {key: timeless(part) for key, part in value.items() if key not in _TIMES}
-    return [timeless(part) for part in value] if isinstance(value, list) else value
+        return {key: _timeless(part) for key, part in value.items() if key not in _TIMES}
+    return [_timeless(part) for part in value] if isinstance(value, list) else value
 
 
 def _without_check(raw: bytes, path: Path) -> bytes:
@@ -120,7 +120,7 @@ def _without_check(raw: bytes, path: Path) -> bytes:
     recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
     if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
         return raw  # a key of the same name in somebody else's file
-    if recorded != short_digest(values):
+    if recorded not in (short_digest(values), short_digest(_timeless(values))):
         raise UserError(
             f"{path} has changed since it was written",
             hint=f"restore it from a copy; if you changed it on purpose, remove the key {CHECK!r} from it",

@@ -1,7 +1,8 @@
 """Local copies of files and directories that a URL names, through fsspec (docs/scale.md).
 
 A copy is made before a command works on it, and only what changed is copied again: the index of a copy has
-the version (size, and checksum or time of the last change) of every file. Nothing else reads or writes URLs.
+the version (size, and checksum or time of the last change) of every file, and the digest of its copy, which
+is checked when a process first uses it. Nothing else reads or writes URLs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from tasks.common.digests import quick_digest
 from tasks.common.errors import UserError, counted, did_you_mean, reason_of
 from tasks.common.files import atomic_path, is_plain_path, write_json
 from tasks.common.locks import locked
@@ -31,6 +35,7 @@ from tasks.common.urls import IN_TEXT, cache_directory, url_of
 
 UPLOADING = ".mtkd.upload.json"  # beside the files of an upload that is not finished: their names
 _INDEX = "index.json"
+_Entry = Annotated[list[Any], Field(min_length=1, max_length=4)]
 _AT_ONCE = 8  # files copied at the same time
 _SAVED = 5.0  # seconds between two writes of an index
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
@@ -38,6 +43,7 @@ _SECRET = r"(?<=//).*@|(?<=\?).*"
 _IN_ADDRESS = r"[^/]*:(?!\d+(/|$))"  # a password: a colon that no port follows
 _MANY_THREADS = ("memory://", "hf://")  # besides asynchronous ones, these may be used by several
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_verified: set[tuple[Path, int, int]] = set()  # copies found intact by this process: path, size, time
 
 _copied: ContextVar[dict[str, Path] | None] = ContextVar("_copied", default=None)
 
@@ -188,7 +194,8 @@ class Mirror:
     def pull(self, versions: Mapping[str, str | None]) -> None:
         """Make the copy one of these files: copy what differs, and remove the rest; resumable."""
         system, root = self.system()
-        base, unchanged = self.base, self.known(versions)
+        base, known = self.base, self.known(versions)
+        unchanged = {file: entry for file, entry in known.items() if self.is_intact(file, entry)}
         if base.is_file() is not ("" in versions):
             shutil.rmtree(base) if base.is_dir() else base.unlink(missing_ok=True)
         for file in self.index().keys() - versions.keys():  # others, such as cached logits, are kept
@@ -234,7 +241,9 @@ class Mirror:
         say(f"{what} {counted(count, 'file')}: {self.url}")
 
         def finish(file: str) -> None:
-            known[file] = [copy(file), *self.stamp(file)]
+            version, (size, changed) = copy(file), self.stamp(file)
+            known[file] = [version, size, changed, quick_digest(self.base / file)]
+            _verified.add((self.base / file, size, changed))
 
         try:
             with progress(what, count, unit="files") as advance, ThreadPoolExecutor(at_once) as pool:
@@ -251,21 +260,41 @@ class Mirror:
         write_json(self.folder / _INDEX, index)
 
     def index(self) -> dict[str, list[Any]]:
-        """The files as they were copied last: relative path -> version, and size and time of the local file.
+        """The files as they were copied last: relative path -> version; size, time and digest of the copy.
 
         There is only the version for files whose copying did not finish.
+
+        Raises:
+            UserError: the index is damaged, or names a file outside the copy.
         """
-        file = self.folder / _INDEX
-        return read_record(file, dict[str, list[Any]]) if file.is_file() else {}
+        path = self.folder / _INDEX
+        entries = read_record(path, dict[str, _Entry]) if path.is_file() else {}
+        for file in entries:
+            if file and not is_plain_path(file):
+                raise UserError(
+                    f"{path} names a file outside its directory: {file[:200]!r}",
+                    hint=f"remove {self.folder}, and the files of {self.url} are copied again",
+                )
+        return entries
 
     def known(self, versions: Mapping[str, str | None]) -> dict[str, list[Any]]:
         """The entries of the index for files that have these versions, and that were not changed here."""
         unchanged = {}
         for file, entry in self.index().items():
             stamp, version = self.stamp(file), versions.get(file)
-            if stamp and version and entry[1:] == stamp and entry[0] in (version, uploaded(version)):
-                unchanged[file] = [version, *stamp]
+            if stamp and version and entry[1:3] == stamp and entry[0] in (version, uploaded(version)):
+                unchanged[file] = [version, *entry[1:]]
         return unchanged
+
+    def is_intact(self, file: str, entry: Sequence[Any]) -> bool:
+        """Whether a copy has the digest in its entry of the index, if any; each is read once in a process."""
+        path, (size, changed) = self.base / file, entry[1:3]
+        if (path, size, changed) not in _verified:
+            if entry[3:] not in ([], [quick_digest(path)]):
+                say(f"the local copy of {path} is damaged and is copied again")
+                return False
+            _verified.add((path, size, changed))
+        return True
 
     def stamp(self, file: str) -> list[int]:
         """The size and time of a local file; empty if there is none."""

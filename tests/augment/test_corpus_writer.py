@@ -237,6 +237,15 @@ def test_another_job_is_rejected_unless_overwritten(finished, copied):
     assert contents(copied) == contents(finished)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_shard_that_the_manifest_does_not_list_is_not_touched(copied, overwrite):
+    (copied / "data/mine-00000.parquet").write_text("work of years")
+    before = contents(copied)
+    with pytest.raises(UserError, match=r"do not belong to a corpus: data/mine-00000\.parquet\n"):
+        write_corpus(replace(JOB, shard_copies=100), ROWS, copied, overwrite=overwrite)
+    assert contents(copied) == before
+
+
 @pytest.mark.parametrize("name", ["thesis.tex", "README.md", "data/mine.parquet", "manifest.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_directory_with_other_files_is_not_touched(tmp_path, name, overwrite):

@@ -11,7 +11,7 @@ import numpy as np
 
 from mtkd.jobs.verify import verify
 from tasks.common.errors import UserError
-from tasks.common.records import CHECK, timeless
+from tasks.common.records import CHECK
 
 # Nobody reads these back: pages, pictures, logs of commands, locks, events (they have their own checksums).
 # Or whoever reads them notices: cached vectors hold their digest, the words of a command are compared.
@@ -46,9 +46,9 @@ def undetected_flips(directory: Path, count: int, seed: int) -> Iterator[str]:
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Whether two JSON files say the same, but for times, and for the name of the key of their digest."""
+    """Whether two JSON files say the same, but for the name of the key of their digest."""
     try:
-        values, changed = (timeless(json.loads(raw)) for raw in (one, other))
+        values, changed = (json.loads(raw) for raw in (one, other))
     except ValueError:
         return False
     if not isinstance(values, dict) or not isinstance(changed, dict):

@@ -34,7 +34,7 @@ from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
-from mtkd.training.run_directory import RUN_PARTS
+from mtkd.training.run_directory import LOOP_FILES
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
@@ -59,8 +59,8 @@ GENERATOR_KIND = OutputKind(
     RECORD,
     (
         rf"{RECORD}|({_WORK}/tokenizer/)?{MODEL_FILES}",
-        r"ctranslate2-int8-[^/]+/model/[^/]+",
-        *RUN_PARTS,
+        r"ctranslate2-int8-[0-9a-f]{16}/model/[^/]+",
+        *LOOP_FILES,
     ),
     _read_key,
     work=(rf"({_WORK}|checkpoints)(/.+)?",),
@@ -181,7 +181,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     key = _key(job, digest, [*references, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
-            return read_record(place.out / RECORD, dict[str, Any])
+            return read_record(place.out / RECORD, GeneratorReport).to_json()
         model, tokenizer = (
             (generator.model, generator.tokenizer)
             if generator

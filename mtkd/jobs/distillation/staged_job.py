@@ -19,6 +19,7 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource
+from mtkd.training.run_record import StageResult
 from mtkd.training.trainer import Evaluate, Trainer
 from tasks.common.records import read_record, write_record
 
@@ -74,14 +75,14 @@ class StagedJob(TrainingJob):
     def train(self) -> Trained:
         """Run the stages; stages that this run has finished before are not repeated."""
         student = self.prepared.student
-        record = {}
+        record: dict[str, dict[str, Any]] = {}
         heads_trained = False
         for stage, objective, inputs in self.stages:
             trains_heads = objective.student_need.logits
             directory = stage_directory(self.request.out, stage)
             if stage.name and (directory / _RESULT).is_file():
                 student = MultiTaskModel.load(directory)
-                record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
+                record[stage.name] = dict(read_record(directory / _RESULT, StageResult))
                 heads_trained |= trains_heads
                 self.facts |= record[stage.name].pop("facts", {})
                 continue

@@ -1,17 +1,19 @@
-"""Directories that another process starts to write, or finishes, while they are being checked."""
+"""Directories that another process writes while they are being checked, and whose files are in them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mtkd.output_files import output_directory
-from mtkd.output_files.output_directory import CLAIM, OutputKind, check_directory
+from mtkd.output_files.output_directory import CLAIM, OutputKind, check_directory, open_directory
 from tasks.common.errors import UserError
+from tasks.common.locks import LOCK
 
 
 def identity_of(directory: Path) -> Any:
@@ -54,3 +56,51 @@ def test_another_process_finishes_during_the_check(tmp_path: Path, monkeypatch: 
     assert check_directory(tmp_path, THING, "a")
     with pytest.raises(UserError, match="holds another thing"):
         check_directory(tmp_path, THING, "b")
+
+
+LISTED = replace(
+    THING,
+    files=(*THING.files, r"list\.json"),
+    variable=(r"\d\.txt",),
+    listed=lambda path: json.loads((path / "list.json").read_text()),
+)
+
+
+@pytest.fixture
+def thing(tmp_path: Path) -> Path:
+    """A finished thing with two files."""
+    (tmp_path / "manifest.json").write_text('"b"')
+    (tmp_path / "list.json").write_text('["0.txt", "1.txt"]')
+    for number in range(2):
+        (tmp_path / f"{number}.txt").touch()
+    return tmp_path
+
+
+def test_a_file_that_a_finished_output_does_not_list_is_foreign(thing: Path) -> None:
+    (thing / "7.txt").write_text("work of years")
+    before = sorted(file.name for file in thing.iterdir())
+    with pytest.raises(UserError, match=r"do not belong to a thing: 7\.txt\n"):
+        check_directory(thing, LISTED, "a", overwrite=True)
+    assert sorted(file.name for file in thing.iterdir()) == before
+    (thing / "7.txt").unlink()
+    with open_directory(thing, LISTED, "a", overwrite=True):
+        assert sorted(file.name for file in thing.iterdir()) == [CLAIM, LOCK]
+
+
+def test_an_interrupted_removal_of_listed_files_is_finished(
+    thing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def killed(path: Path, **options: Any) -> None:
+        unlink(path, **options)
+        if path.name == "0.txt":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        with open_directory(thing, LISTED, "a", overwrite=True):
+            pass
+    assert (thing / "1.txt").exists() and (thing / "list.json").exists()
+    with open_directory(thing, LISTED, "a", overwrite=True):
+        assert sorted(file.name for file in thing.iterdir()) == [CLAIM, LOCK]

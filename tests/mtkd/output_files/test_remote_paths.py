@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import fsspec
 import pytest
 
 import mtkd as library
+from tasks.common import remote
 from tasks.common.errors import UserError
 from tasks.common.remote import UPLOADING, local_copy
 from tasks.common.urls import as_url, cache_directory
@@ -213,6 +215,35 @@ def test_what_others_put_beside_a_copy_is_kept(data: str, memory: Any) -> None:
     assert local_copy(data) == copy
     assert sorted(place.name for place in copy.iterdir()) == ["logits-0", "sst2"]
     assert cached.read_bytes() == b"hours of work"
+
+
+def test_a_damaged_copy_is_copied_again(
+    data: str, memory: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = local_copy(data)
+    file = copy / "sst2" / "train.jsonl"
+    before = file.stat()
+    file.write_bytes(lines(ROWS).replace(b"cats", b"bats", 1))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    monkeypatch.setattr(remote, "_verified", set())  # as in another process
+    gets = Transfers(monkeypatch, "get_file")
+    local_copy(data)
+    assert file.read_bytes() == lines(ROWS) and gets.names == ["/bucket/data/sst2/train.jsonl"]
+    assert (
+        f"the local copy of {data}/sst2/train.jsonl is damaged and is copied again" in capfd.readouterr().err
+    )
+
+
+def test_an_index_that_leads_out_of_its_directory_is_refused(data: str, tmp_path: Path) -> None:
+    copy, thesis = local_copy(data), tmp_path / "thesis.tex"
+    thesis.write_text("work of years")
+    (index,) = cache_directory().glob("inputs/*/index.json")
+    for name in (os.path.relpath(thesis, copy), str(thesis)):
+        index.write_text(json.dumps(json.loads(index.read_text()) | {name: ["1 x", 1, 1]}))
+        with pytest.raises(UserError, match=r"index\.json names a file outside its directory"):
+            local_copy(data)
+        assert thesis.read_text() == "work of years"
 
 
 def test_other_file_systems(data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

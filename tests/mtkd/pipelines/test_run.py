@@ -221,7 +221,8 @@ def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
 ) -> None:
     library.run_pipeline(file)
     assert not any("steps_per_epoch" in word for words in commands for word in words)
-    training = {"steps": 10, "seconds": 1, "history": [{"scores": {}}, {"scores": {}}, {"scores": {}}]}
+    history = [{"epoch": epoch, "scores": {}} for epoch in (1, 2, 3)]
+    training = {"steps": 10, "seconds": 1, "history": history}
     (file.parent / "out/student/run.json").write_text(json.dumps({"training": training}))
     tuned = library.run_pipeline(file, dry_run=True)[2]
     assert tuned.reason is not None and "--set train.steps_per_epoch=4" in tuned.reason

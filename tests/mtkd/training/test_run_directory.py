@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mtkd.training.run_directory import RunDirectory
+from mtkd.training.run_record import TrialResult
 from tasks.common.errors import UserError
+from tasks.common.records import read_record, write_record
 
 SETTINGS = {"settings": {"train": {"lr": 1e-4, "seed": 0}}, "limit": None}
 OTHER = {"settings": {"train": {"lr": 1e-4, "seed": 1}}, "limit": None}
@@ -63,6 +67,22 @@ def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_p
         assert json.loads((path / "run.json").read_text())["identity"] == OTHER
 
 
+def test_predictions_that_a_finished_run_does_not_list_are_foreign(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = RunDirectory(path, SETTINGS)
+    scores = {"task": "rte", "split": "validation", "rows": 1, "metrics": {}, "primary": 0.0, "majority": 0.0}
+    with run.open():
+        run.finish(scores={"rte/validation": scores | {"loss": 0.0}})
+    for name in ("validation", "mine"):
+        (path / "predictions/rte").mkdir(parents=True, exist_ok=True)
+        (path / f"predictions/rte/{name}.parquet").touch()
+    with pytest.raises(UserError, match=r"do not belong to a run: predictions/rte/mine\.parquet\n"):
+        RunDirectory(path, OTHER, overwrite=True)
+    (path / "predictions/rte/mine.parquet").unlink()
+    with RunDirectory(path, OTHER, overwrite=True).open():
+        assert not (path / "predictions").exists()
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["thesis.tex", "model/model.json", "run.json"])
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
@@ -72,3 +92,30 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwri
         RunDirectory(tmp_path, SETTINGS, overwrite=overwrite)
     with pytest.raises(UserError, match="is a file"):
         RunDirectory(tmp_path / name, SETTINGS, overwrite=overwrite)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"steps": "3"}, "training.steps = '3' is not valid"),
+        ({"history": [{"loss": 1.0}]}, "lacks the key 'training.history.0.epoch'"),
+        ({"seconds": None}, "training.seconds = None is not valid"),
+    ],
+)
+def test_a_result_with_wrong_values_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    training = {"steps": 3, "epochs": 1, "best": None, "seconds": 1.0, "history": [{"epoch": 1, "loss": 0.5}]}
+    result = {"value": 0.5, "scores": {}, "training": training}
+    write_record(tmp_path / "result.json", result)
+    assert read_record(tmp_path / "result.json", TrialResult) == result
+    write_record(tmp_path / "result.json", result | {"training": training | change})
+    with pytest.raises(UserError, match=re.escape(problem)):
+        read_record(tmp_path / "result.json", TrialResult)
+
+
+def test_a_run_whose_record_has_wrong_values_is_refused(tmp_path: Path) -> None:
+    path = unfinished(tmp_path / "run")
+    record = json.loads((path / "run.json").read_text())
+    (path / ".mtkd.json").unlink()
+    write_record(path / "run.json", record | {"identity": {"settings": 3}})
+    with pytest.raises(UserError, match=r"run\.json: identity\.settings = 3 is not valid"):
+        RunDirectory(path, SETTINGS)

@@ -98,14 +98,28 @@ def test_a_key_of_the_same_name_in_another_file_is_not_a_digest(tmp_path: Path) 
     assert read_record(tmp_path / "a.json", dict[str, Any]) == {"check": True}
 
 
-def test_a_changed_value_is_noticed_and_times_may_differ(tmp_path: Path) -> None:
+def test_a_changed_value_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_record(file, GOOD | {"more": {"seconds": 1.5, "où": [1e-7, None]}})
     assert read_record(file, Document).more == {"seconds": 1.5, "où": [1e-7, None]}
     text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("1.5", "2.5").replace("  ", ""), encoding="utf-8")
-    assert read_record(file, Document).more["seconds"] == 2.5
-    for one, other in (("1e-07", "2e-07"), ('"rows": 3', '"rows": 2'), ("où", "ou"), ("rte", "rta")):
+    file.write_text(text.replace("  ", ""), encoding="utf-8")
+    assert read_record(file, Document).more["seconds"] == 1.5
+    for one, other in (
+        ("1.5", "2.5"),
+        ("1e-07", "2e-07"),
+        ('"rows": 3', '"rows": 2'),
+        ("où", "ou"),
+        ("rte", "rta"),
+    ):
         file.write_text(text.replace(one, other), encoding="utf-8")
         with pytest.raises(UserError, match=r"a\.json has changed since it was written"):
             read_record(file, Document)
+
+
+def test_records_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """Their digests do not cover times."""
+    file = tmp_path / "a.json"
+    write_record(file, {"rows": 3})
+    file.write_text(file.read_text(encoding="utf-8").replace("3,", '3, "seconds": 1.5,'), encoding="utf-8")
+    assert read_record(file, dict[str, Any]) == {"rows": 3, "seconds": 1.5}
