@@ -90,7 +90,7 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("store", "manifest.json", {
         "distill": lambda inputs, path, out: hsk(inputs, out, "--store", path),
         "info": lambda inputs, path, out: ["store", "info", path],
-        "verify": lambda inputs, path, out: ["store", "verify", path],
+        "verify": lambda inputs, path, out: ["verify", path],
         "repair": lambda inputs, path, out: ["store", "build", "--repair", "--out", path],
     }),
     ("export", "export.json", {"predict": lambda inputs, path, out: predict(path, out)}),
@@ -99,6 +99,9 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
         "generate": lambda inputs, path, out: generate(path, inputs.texts, out),
     }),
     ("generator", "config.json", {"generate": lambda inputs, path, out: generate(path, inputs.texts, out)}),
+    ("generator", "tokenizer_config.json", {
+        "generate": lambda inputs, path, out: generate(path, inputs.texts, out),
+    }),
     ("pipeline", "out/pipeline.json", {
         "run": lambda inputs, path, out: ["run", path / "job.toml", "--dry-run"],
     }),
