@@ -7,7 +7,6 @@ about two hours of one core; MTKD_FAULTS=7 runs every seventh of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ SAMPLE = (
     *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint", "recipe command"),
     *("special file", "overlap"),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyInputs]:
-    inputs = TinyInputs(tmp_path_factory.mktemp("inputs"))
-    with inputs.running:
-        yield inputs
 
 
 def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
