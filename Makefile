@@ -5,14 +5,14 @@ BIN := .venv/bin
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo docs test check faults lint types unit format clean
+.PHONY: help setup setup-dev demo docs test check faults interruptions damage lint types unit format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (2 to 10 minutes on 2 cores)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
 	@echo 'make check    the same as make test; CI runs this'
-	@echo 'make faults   kill every command at every change that it makes to the disk, and run it again (hours)'
+	@echo 'make faults   kill every command at every change that it makes to the disk, try wrong inputs and flipped bits (hours)'
 	@echo 'make docs     build the documentation as a site, site/index.html'
 	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'
 	@echo 'make format   format the code with ruff'
@@ -44,9 +44,16 @@ lint:
 types:
 	$(BIN)/mypy
 
-# FAULTS_ARGS="--stride 20 refine" tries every 20th change of one command; with "--kinds kill --pair fsdp", in two processes.
+# Both run even if one fails. With FAULTS_ARGS, only the interruptions run: "--stride 20 refine" tries every 20th change of
+# one command; with "--kinds kill --pair fsdp", in two processes.
 faults: setup-dev
+	@$(MAKE) --no-print-directory --keep-going interruptions $(if $(FAULTS_ARGS),,damage)
+
+interruptions:
 	PYTHONPATH=. $(BIN)/python tests/faults/run.py $(FAULTS_ARGS)
+
+damage:
+	MTKD_FAULTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults
 
 # One thread per process: with several processes, torch's own threads would only compete for the cores.
 unit:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def _beside(path: Path, file: str, pattern: bool = True) -> str:
         return file
     if url_of(near):  # the TOML file is a local copy
         return near if Mirror.of(near, "inputs").versions(missing=True) else file
-    return near if (glob.glob(near) if pattern else Path(near).is_file()) else file
+    return near if (glob.glob(near) if pattern else os.path.isfile(near)) else file
 
 
 def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:

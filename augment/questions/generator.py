@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -25,6 +25,7 @@ from tasks.common.records import (
     Record,
     Share,
     Size,
+    Text,
     Units,
     Vocabulary,
     check_record,
@@ -65,6 +66,25 @@ class _Trained(_Sizes):
     relative_attention_max_distance: Size
     scale_decoder_outputs: bool
     tie_word_embeddings: bool
+
+
+@with_config(ConfigDict(extra="allow"))
+class _AddedToken(TypedDict):
+    content: Text
+
+
+_Token = Text | _AddedToken | None
+
+
+@with_config(ConfigDict(extra="allow"))
+class _TokeniserConfig(TypedDict):
+    """What a tokenizer_config.json may say; transformers has defaults for what is missing."""
+
+    model_max_length: NotRequired[Annotated[float, Field(ge=1)] | None]
+    extra_ids: NotRequired[Annotated[int, Field(ge=0, le=10_000)]]
+    eos_token: NotRequired[_Token]
+    pad_token: NotRequired[_Token]
+    unk_token: NotRequired[_Token]
 
 
 @dataclass(frozen=True)
@@ -148,6 +168,8 @@ def load_shell(name: str) -> tuple[Any, Any]:
         if values.get("model_type", "t5") not in _FAMILIES:  # before its keys, which are those of others
             raise _not_a_t5(name, values["model_type"])
         check_value(values, _Trained if (path / RECORD).is_file() else _Sizes, str(file))
+    if file := find_file(name, "tokenizer_config.json"):
+        read_record(file, _TokeniserConfig)
     config = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), name, "generator")
     if config.model_type not in _FAMILIES:
         raise _not_a_t5(name, config.model_type)

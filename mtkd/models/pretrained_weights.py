@@ -77,13 +77,16 @@ def _parts(file: Path) -> list[Path]:
     return [file.with_name(name) for name in dict.fromkeys(names)]
 
 
-def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[Any, set[str]]:
+def load_pretrained(
+    auto: Any, name: str, what: str, *, fewer_layers: bool = False, **options: Any
+) -> tuple[Any, set[str]]:
     """Load a pretrained transformers model; code in its files is never run.
 
     Args:
         auto: a transformers class with `from_pretrained`, such as AutoModel.
         name: a directory, or a name on the hub.
         what: what is loaded, for error messages ("encoder").
+        fewer_layers: the model may have fewer layers than the files.
         options: further arguments of `from_pretrained`.
 
     Returns:
@@ -115,19 +118,20 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
     for key, stored, expected in sorted(found["mismatched_keys"]):
         shapes = f"{key} has the shape {tuple(stored)}, not {tuple(expected)}"
         raise UserError(f"the weights of {name} do not fit its config.json: {shapes}", hint=_OF_ONE_MODEL)
-    if "config" not in options:  # with one of its own, the caller may want fewer layers
-        _refuse_further_layers(model, found["unexpected_keys"], name)
+    if not fewer_layers:
+        refuse_further_layers(model, found["unexpected_keys"], name)
     refuse_not_finite(model, name)
     return model, set(found["missing_keys"])
 
 
-def _refuse_further_layers(model: nn.Module, unexpected: Iterable[str], name: str) -> None:
+def refuse_further_layers(model: Any, unexpected: Iterable[str], name: str) -> None:
     """Check that the file has no layers beyond those of the model, which would be left out silently."""
-    lists = {layers for layers, part in model.named_modules() if isinstance(part, nn.ModuleList)}
+    lists = {layers: len(part) for layers, part in model.named_modules() if isinstance(part, nn.ModuleList)}
+    prefix = f"{model.base_model_prefix}."  # of the encoder in a file of a model with a head
     for key in sorted(unexpected):
-        if (match := re.match(r"(.+)\.(\d+)\.", key)) and match[1] in lists:
-            number = len(model.get_submodule(match[1]))  # type: ignore[arg-type]
-            if int(match[2]) >= number:
+        if match := re.match(r"(.+)\.(\d+)\.", key):
+            number = lists.get(match[1]) or lists.get(match[1].removeprefix(prefix))
+            if number is not None and int(match[2]) >= number:
                 raise UserError(
                     f"the weights of {name} have {key}, but its config.json has {counted(number, 'layer')}",
                     hint=_OF_ONE_MODEL,

@@ -26,6 +26,7 @@ from tasks.common.errors import UserError
 Engine = Literal["processes", "ray"]
 Setup = Callable[[], Any]
 _RETRIES = 3  # of a shard whose Ray worker died
+_LONGEST_END = 30.0  # seconds to wait for the end of a process that was killed
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class LocalPool(WorkerPool):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         try:
-            return self._pool.submit(*((_run,) if self._with_setup else ()), function, *arguments)
+            with _delayed_interrupt():  # the pool must know every process that it starts
+                return self._pool.submit(*((_run,) if self._with_setup else ()), function, *arguments)
         except BrokenProcessPool as error:
             raise _died() from error
 
@@ -131,8 +133,15 @@ class LocalPool(WorkerPool):
         except BrokenProcessPool as error:
             raise _died() from error
 
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: object, *error: object) -> None:
+        with _delayed_interrupt():  # a second Ctrl-C must not leave processes that nobody ends
+            processes = list(self._pool._processes.values())
+            if kind is not None:  # shards are written atomically
+                for process in processes:
+                    process.kill()
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+            for process in processes:  # nothing may be written after this: the directory will be unlocked
+                process.join(_LONGEST_END)
 
 
 class RayPool(WorkerPool):
@@ -203,6 +212,22 @@ class RayPool(WorkerPool):
         if self._open:  # nothing may be written after this: the directory will be unlocked
             self._ray.wait(list(self._open), num_returns=len(self._open))
         self._connection.close()
+
+
+@contextlib.contextmanager
+def _delayed_interrupt() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if received and callable(before):
+            before(*received[0])
 
 
 def path_for_workers(name: str) -> str:

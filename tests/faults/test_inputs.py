@@ -7,12 +7,11 @@ about two hours of one core; MTKD_FAULTS=7 runs every seventh of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import wrong_inputs
-from wrong_inputs.json_files import json_cases, value_cases
+from wrong_inputs.json_files import json_cases, valid_commands, value_cases
 from wrong_inputs.tiny_inputs import Case, TinyInputs, remove, run
 
 EVERY = int(os.environ.get("MTKD_FAULTS", "0"))
@@ -22,13 +21,6 @@ SAMPLE = (
     *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint", "recipe command"),
     *("special file", "overlap"),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyInputs]:
-    inputs = TinyInputs(tmp_path_factory.mktemp("inputs"))
-    with inputs.running:
-        yield inputs
 
 
 def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +43,23 @@ def test_a_sample(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.Monkey
     for number, case in enumerate(found[:: max(1, len(found) // 4)]):
         (tmp_path / str(number)).mkdir()
         check(inputs, case, tmp_path / str(number), monkeypatch)
+
+
+@pytest.mark.skipif(not EVERY, reason="takes minutes: set MTKD_FAULTS")
+def test_the_commands_are_valid_without_wrong_input(
+    inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+    for number, case in enumerate(valid_commands()):
+        directory = tmp_path / str(number)
+        (directory / "work").mkdir(parents=True)
+        words = case.words(inputs, directory)
+        monkeypatch.chdir(directory / "work")
+        answer, printed = run(words)
+        if answer != "accepted":
+            refused.append(f"{case.name}: {answer}\n{printed}")
+        remove(directory)
+    assert not refused, "\n".join(refused)
 
 
 @pytest.mark.skipif(not EVERY, reason="takes hours: set MTKD_FAULTS")

@@ -18,6 +18,8 @@ _OUTPUT_KEYS = (
     *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
     *("chunk_size_feed_forward", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation"),
 )
+# Families whose weights have the same names, sizes and meaning, so that one may be saved as another.
+_ALIKE = ({"roberta", "xlm-roberta", "camembert", "data2vec-text"}, {"bert", "ernie"})
 _SIZES = {
     "num_hidden_layers": 1000,
     "num_attention_heads": 1000,
@@ -83,6 +85,35 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
         )
     elif isinstance(values, int | float) and not abs(values) <= _MAX_NUMBER:
         raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_MAX_NUMBER:,}")
+
+
+def refuse_contradiction(values: Mapping[str, Any], where: str) -> None:
+    """Check that the `model_type` and the `architectures` of a transformers configuration do not contradict.
+
+    Raises:
+        UserError: the first of the architectures is a class of another family, whose weights differ in form
+            or meaning. An architecture that transformers does not know is no contradiction.
+    """
+    from transformers.models.auto import modeling_auto
+
+    family, names = values.get("model_type"), values.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    tables = [table for key, table in vars(modeling_auto).items() if key.endswith("_MAPPING_NAMES")]
+    families = {
+        known
+        for table in tables
+        for known, classes in table.items()
+        if name in (classes if isinstance(classes, tuple) else (classes,))
+    }
+    if not isinstance(family, str) or not families:
+        return
+    alike = next((group for group in _ALIKE if family in group), {family})
+    if not families & alike:
+        raise UserError(
+            f"{where}: model_type = {brief(family)} contradicts architectures = {brief(names)}",
+            expected=" or ".join(sorted(families)),
+            hint="restore the config.json that was saved with the weights",
+        )
 
 
 def _few_labels(value: Any) -> bool:

@@ -34,7 +34,12 @@ from mtkd.models.encoders.transformer_init import (
 )
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
-from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite, refuse_other_types
+from mtkd.models.pretrained_weights import (
+    load_pretrained,
+    refuse_further_layers,
+    refuse_not_finite,
+    refuse_other_types,
+)
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, reason_of, shorten
@@ -171,14 +176,17 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder, file = cls(config), require_file(Path(locate(name)) / "model.safetensors")
             try:
-                missing, _ = encoder.body.load_state_dict(load_file(file), strict=False)
+                missing, unexpected = encoder.body.load_state_dict(load_file(file), strict=False)
             except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
                 raise UserError(f"the weights of {name!r} are damaged: {reason_of(error)}") from error
+            if layers is None:
+                refuse_further_layers(encoder.body, unexpected, name)
             refuse_other_types(encoder.body, file)
             refuse_not_finite(encoder, name)
         else:
             options = {"config": config.build_hf(), **pooler_option(config)}
-            body, missing = load_pretrained(AutoModel, locate(name), "encoder", **options)
+            fewer = layers is not None
+            body, missing = load_pretrained(AutoModel, locate(name), "encoder", fewer_layers=fewer, **options)
             encoder = cls(config, body)
         if lost := sorted(key for key in missing if not key.startswith("pooler.")):
             raise UserError(f"the checkpoint of the encoder {name!r} has no weights for {shorten(lost)}")

@@ -737,6 +737,18 @@ def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
         assert load_generator("someone/t5-tiny").reading.form == "context"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model_max_length", "x"), ("model_max_length", {}), ("unk_token", ""), ("extra_ids", 10**30)],
+)
+def test_an_invalid_tokeniser_configuration_is_refused(trained, tmp_path, key, value):
+    shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("digests.json"))
+    file = tmp_path / "m/tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: {key} = .* is not valid"):
+        load_generator(str(tmp_path / "m"))
+
+
 def test_a_t5_v1_1_fills_in_a_blank(trained, data, tmp_path, monkeypatch, mtkd):
     tokenizer = AutoTokenizer.from_pretrained(trained)
     blanks = ["<extra_id_0>", "<extra_id_1>"]

@@ -65,11 +65,11 @@ COMMANDS: dict[str, Command] = {
     "evaluate": lambda inputs, at, out: evaluate(inputs.student, out),
     "predict": lambda inputs, at, out: predict(inputs.student, out),
     "mask": lambda inputs, at, out: ["augment", "mask", *POCKET, "--limit", 8, "--out", out],
-    "replace": lambda inputs, at, out: ["augment", "replace", *POCKET, "--limit", 8, "--out", out],
+    "replace": lambda inputs, at, out: ["augment", "replace", *POCKET, "--limit", 8, "--tagger", "none", "--out", out],
     "qgen": lambda inputs, at, out: generate(inputs.generator, inputs.texts, out),
     "qtrain": lambda inputs, at, out: [
-        "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--out", out, "--limit", 16,
-        "--steps", 1, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
+        "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "scratch", "--out", out,
+        "--limit", 16, "--steps", 1, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ],
     "compare": lambda inputs, at, out: [
         "compare", inputs.grid / "grid.toml", "--data", "pocket", "--teacher", inputs.teacher, "--out", out, "--dry-run",

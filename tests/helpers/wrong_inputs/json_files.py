@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.records import CHECK
-from wrong_inputs.commands import Command, distill, evaluate, generate, hsk, predict, refine
-from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace
+from wrong_inputs.commands import COMMANDS, Command, distill, evaluate, generate, hsk, predict, refine
+from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace, teacher
 
 BIG, DEEP = 10**30, 100_000
 
@@ -71,7 +71,7 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     }),
     ("teacher", "run.json", {
         "report": lambda inputs, path, out: ["report", "html", path, "--out", out.with_suffix(".html")],
-        "out": lambda inputs, path, out: refine(inputs.encoder, path),
+        "out": lambda inputs, path, out: teacher(inputs, path),
     }),
     ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
     ("student", "model/model.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
@@ -90,7 +90,7 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("store", "manifest.json", {
         "distill": lambda inputs, path, out: hsk(inputs, out, "--store", path),
         "info": lambda inputs, path, out: ["store", "info", path],
-        "verify": lambda inputs, path, out: ["store", "verify", path],
+        "verify": lambda inputs, path, out: ["verify", path],
         "repair": lambda inputs, path, out: ["store", "build", "--repair", "--out", path],
     }),
     ("export", "export.json", {"predict": lambda inputs, path, out: predict(path, out)}),
@@ -99,10 +99,25 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
         "generate": lambda inputs, path, out: generate(path, inputs.texts, out),
     }),
     ("generator", "config.json", {"generate": lambda inputs, path, out: generate(path, inputs.texts, out)}),
+    ("generator", "tokenizer_config.json", {
+        "generate": lambda inputs, path, out: generate(path, inputs.texts, out),
+    }),
     ("pipeline", "out/pipeline.json", {
         "run": lambda inputs, path, out: ["run", path / "job.toml", "--dry-run"],
     }),
 ]  # fmt: skip
+
+
+def valid_commands() -> Iterator[Case]:
+    """Every command that the cases run, with nothing wrong."""
+    for name, command in COMMANDS.items():
+        yield Case(name, lambda inputs, at, words=command: words(inputs, at, at / "out"))
+    for item, file, commands in JSON_FILES:
+        for name, command in commands.items():
+            yield Case(
+                f"{item}/{file} ({name})",
+                lambda inputs, at, i=item, words=command: words(inputs, inputs.copy(i, at), at / "out"),
+            )
 
 
 def json_cases() -> Iterator[Case]:

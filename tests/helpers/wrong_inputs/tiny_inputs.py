@@ -191,15 +191,17 @@ def _pipeline(inputs: TinyInputs, directory: Path) -> None:
     run_accepted("run", directory / "job.toml")
 
 
+def teacher(inputs: TinyInputs, out: Path) -> list[Any]:
+    words = ("--tasks", "sst2,rte,stsb", "--encoder", inputs.encoder, "--out", out, "--set", "max_length=32")
+    return ["refine", "--data", "pocket", *words, *TINY_TRAINING]
+
+
 BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
     "encoder": _encoder,
     "rows": _rows,
     "grid": _grid,
     "pipeline": _pipeline,
-    "teacher": lambda inputs, out: run_accepted(
-        "refine", "--data", "pocket", "--tasks", "sst2,rte,stsb", "--encoder", inputs.encoder, "--out", out,
-        *TINY_TRAINING, "--set", "max_length=32",
-    ),
+    "teacher": lambda inputs, out: run_accepted(*teacher(inputs, out)),
     "student": lambda inputs, out: run_accepted(
         "distill", "mkd-lstm", *POCKET, "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING, *TINY_BILSTM
     ),

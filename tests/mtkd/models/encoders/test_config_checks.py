@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.models.encoders.config_checks import refuse_code
+from mtkd.models.encoders.config_checks import refuse_code, refuse_contradiction
 from tasks.common.errors import UserError
 
 
@@ -32,3 +32,21 @@ def test_ordinary_values_are_accepted() -> None:
 def test_what_is_refused(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError, match=f"^config.json.*: .*{problem}"):
         refuse_code(values, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("family", "architectures"),
+    [
+        *(("bert", None), ("bert", []), ("bert", ["BertModel"]), ("bert", ["BertForQuestionAnswering"])),
+        *(("xlm-roberta", ["RobertaForMaskedLM"]), ("bert", ["CustomBert"]), (None, ["BertModel"])),
+        *(("deberta-v2", ["DebertaV2ForSequenceClassification"]), (["bert"], ["BertModel"]), ("bert", [[]])),
+    ],
+)
+def test_architectures_that_may_be_of_the_family(family: Any, architectures: Any) -> None:
+    refuse_contradiction({"model_type": family, "architectures": architectures}, "config.json")
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "electra"])
+def test_architectures_of_another_family_are_refused(family: str) -> None:
+    with pytest.raises(UserError, match=rf"model_type = '{family}' contradicts architectures = \['BertMod"):
+        refuse_contradiction({"model_type": family, "architectures": ["BertModel"]}, "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +197,25 @@ def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, t
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_layers_that_the_configuration_does_not_have_are_refused(
+    head: bool, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModel, BertForMaskedLM
+
+    source = BertForMaskedLM if head else AutoModel
+    source.from_pretrained(tiny_encoder).save_pretrained(tmp_path)
+    assert TransformerEncoder.pretrained(str(tmp_path)).spec.layers == 3
+    assert TransformerEncoder.pretrained(str(tmp_path), layers=2).spec.layers == 2
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 2}))
+    with pytest.raises(UserError, match=r"encoder\.layer\.2\..*, but its config\.json has 2 layers"):
+        TransformerEncoder.pretrained(str(tmp_path))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "roberta"}))
+    with pytest.raises(UserError, match="model_type = 'roberta' contradicts architectures"):
+        TransformerEncoder.pretrained(str(tmp_path))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,41 @@
+"""Ctrl-C ends a pool of processes, however often it is pressed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import time
+from mtkd.output_files.worker_pools import Workers
+
+with Workers(2).open() as pool:
+    running = [pool.submit(time.sleep, 0)]
+    while True:
+        running += [pool.submit(time.sleep, 0.2) for _ in range(10)]
+        pool.result(running.pop(0))
+        print("working", flush=True)
+"""
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05, 0.3])
+def test_pressing_ctrl_c_twice_ends_all_processes(gap: float) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as main:
+        try:
+            assert main.stdout is not None and main.stdout.readline() == b"working\n"
+            for _ in range(2):
+                os.killpg(main.pid, signal.SIGINT)
+                time.sleep(gap)
+            _, printed = main.communicate(timeout=60)  # until no process is left that could print
+            assert b"KeyboardInterrupt" in printed
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(main.pid, signal.SIGKILL)
