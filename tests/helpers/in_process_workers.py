@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,18 @@ class InProcessPool(WorkerPool):
         self.size, self._directory = 1, directory
         self._worker = pickle.loads(pickle.dumps(setup and Worker(setup)))
 
-    def submit(self, *function_and_arguments: Any) -> Any:
+    def submit(self, *function_and_arguments: Any) -> Future[Any]:
         function, *arguments = pickle.loads(pickle.dumps(function_and_arguments))
+        done: Future[Any] = Future()
         with contextlib.chdir(self._directory):
-            return self._worker.run(function, *arguments) if self._worker else function(*arguments)
+            done.set_result(self._worker.run(function, *arguments) if self._worker else function(*arguments))
+        return done
 
     def finished(self, running: Collection[Any]) -> list[Any]:
         return list(running)
 
     def result(self, handle: Any) -> Any:
-        return handle
+        return handle.result()
 
     def __exit__(self, *error: object) -> None:
         pass

@@ -39,10 +39,10 @@ def test_sharded_weights_are_trained_as_whole_ones_are(
         assert_close(tmp_path / "DDP" / recipe, tmp_path / "FSDP" / recipe, atol=2e-5)
 
 
-def command(out: Path, teacher: Path) -> list[str]:
+def command(out: Path, teacher: Path, checkpoint_steps: int = 1) -> list[str]:
     """The command line of a small LSTM without dropout."""
-    changes = {**SMALL_LSTM, "student.dropout": 0.0, "train.epochs": 2, "train.checkpoint_steps": 1}
-    changes["train.keep"] = "last"
+    changes = {**SMALL_LSTM, "student.dropout": 0.0, "train.epochs": 2}
+    changes |= {"train.checkpoint_steps": checkpoint_steps, "train.keep": "last"}
     sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte,stsb", "--teacher", str(teacher)]
     return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
@@ -79,6 +79,6 @@ def test_a_run_resumes_without_shards_and_with_shards_again(
 @pytest.mark.slow(reason="two processes that talk to each other")
 def test_processes_agree_when_a_checkpoint_is_due(tiny_teacher: Path, tmp_path: Path, processes: Any) -> None:
     """All of them take part in a checkpoint of sharded weights; otherwise they would wait for ever."""
-    words = [*command(tmp_path / "run", tiny_teacher), "--set", "train.checkpoint_steps=100"]
+    words = command(tmp_path / "run", tiny_teacher, checkpoint_steps=100)
     done = processes.run(*words, count=2, env=FSDP, call="slow_processes:second_clock_is_fast")
     assert done.code == 0, done.err
