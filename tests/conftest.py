@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +20,9 @@ from processes import Answered, Processes, serve
 from mtkd.output_files.worker_pools import Workers
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
+
+# Files that determine what a tokeniser does; the configuration of a model names its class.
+_TOKENISER_FILE = re.compile(r"^config\.json$|token|vocab|merges|\.model$")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,6 +86,51 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return Answered(code, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def load_each_tokeniser_once() -> Iterator[None]:
+    """`Tokeniser.load` returns the same object for directories with the same tokeniser files.
+
+    Tests load tokenisers of 30,000 tokens thousands of times, which would be a fifth of their time.
+    """
+    from tasks.tokens.tokeniser import Tokeniser
+
+    load, loaded = Tokeniser.load, {}
+
+    def load_once(name_or_dir: str) -> Tokeniser:
+        files = sorted(path for path in Path(name_or_dir).glob("*") if _TOKENISER_FILE.search(path.name))
+        if not any(path.name == "tokenizer.json" for path in files):
+            return load(name_or_dir)
+        key = tuple((path.name, path.read_bytes()) for path in files)
+        if key not in loaded:
+            loaded[key] = load(name_or_dir)
+        return loaded[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tokeniser, "load", load_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_worker_processes() -> Iterator[None]:
+    """Workers are forked from a process that has imported torch, instead of importing it themselves.
+
+    How they start without that is tested in tests/mtkd/output_files/test_spawn.py.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["spacy", "transformers", "mtkd.teachers.teacher_ref", "augment.tagging"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mtkd.output_files.worker_pools.CleanSpawn", lambda: context)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are written without waiting until they are on the disk, which only matters if the power fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 _NUMBERS = itertools.count()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def recipe_names(command: str = "distill") -> list[str]:
     """The built-in recipes of one command, in alphabetical order."""
-    return sorted(name for name in _files() if _read(name)["command"] == command)
+    return sorted(name for name in _files() if _read_built_in(name)["command"] == command)
 
 
 def recipe_text(name: str) -> str:
@@ -47,12 +47,12 @@ def recipe_command(name: str) -> str:
     """
     if not _is_path(name) and name not in _files():
         raise unknown("recipe", name, _files(), hint="`mtkd.list_recipes()` lists all recipes")
-    return str(_read(name)["command"])
+    return str(_values(name)["command"])
 
 
 def recipe_summary(name: str) -> str:
     """The one-line summary of a recipe; does not import torch."""
-    return str(_read(name)["summary"])
+    return str(_values(name)["summary"])
 
 
 def recipe_files(name: str) -> list[Path]:
@@ -169,12 +169,11 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _files() -> list[str]:
-    return [
-        f.name.removesuffix(".toml")
-        for f in resources.files("mtkd.recipes").iterdir()
-        if f.name.endswith(".toml")
-    ]
+@cache
+def _files() -> tuple[str, ...]:
+    """The names of all built-in recipes."""
+    files = [file.name for file in resources.files("mtkd.recipes").iterdir()]
+    return tuple(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def _is_path(name: str) -> bool:
@@ -183,7 +182,12 @@ def _is_path(name: str) -> bool:
 
 def _read(name: str) -> dict[str, Any]:
     """The values of a recipe, merged over those of the recipe that it extends."""
-    return _read_file(Path(name)) if _is_path(name) else deepcopy(_read_built_in(name))
+    return deepcopy(_values(name))
+
+
+def _values(name: str) -> dict[str, Any]:
+    """As `_read`, but shared between calls, so the caller must not change them."""
+    return _read_file(Path(name)) if _is_path(name) else _read_built_in(name)
 
 
 @cache

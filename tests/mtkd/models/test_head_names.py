@@ -32,7 +32,8 @@ def test_a_task_can_be_called_like_a_method(recipe: str, tiny_encoder: Path, tmp
     assert {name.split(".")[0] for name in files} == set(NAMES), "the prefix is not in files"
     again = mtkd.load(tmp_path / "run").module.state_dict()
     assert all(torch.equal(again[name], value) for name, value in model.module.state_dict().items())
-    mtkd.export(tmp_path / "run", out=tmp_path / "onnx")
-    for name in NAMES:
+    exported = NAMES if recipe == "mkd-lstm" else NAMES[:2]  # the graph of a Transformer takes seconds
+    mtkd.export(tmp_path / "run", out=tmp_path / "onnx", tasks=",".join(exported))
+    for name in exported:
         one, other = (mtkd.load(tmp_path / place).predict(name, ["row 3"]) for place in ("run", "onnx"))
         assert np.isclose(one[0]["probabilities"]["yes"], other[0]["probabilities"]["yes"], atol=1e-4)
