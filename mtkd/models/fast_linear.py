@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_MIN_MULTIPLICATIONS = 1 << 22  # multiplications; in fewer, the time of the call counts more
+_MIN_MULTIPLICATIONS = 1 << 22  # in smaller products, the overhead of the call dominates
 
 
 class Linear(nn.Linear):
