@@ -91,7 +91,7 @@ def _cutoff(value: str) -> float:
 
 
 def did_you_mean_path(path: Path) -> str:
-    """The same for a path that does not exist, with what is beside it."""
+    """`did_you_mean` for a path that does not exist, among the entries of its directory."""
     try:
         beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
     except OSError:  # no such directory, or one that cannot be read
