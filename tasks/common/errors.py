@@ -47,8 +47,9 @@ class MtkdWarning(UserWarning):
 
 
 def plain(text: str) -> str:
-    """A text as messages show it: URLs in place of the paths of local copies, and control characters, which
-    could command a terminal, spelled out.
+    """Prepare a text for a message: replace the paths of local copies by URLs, and escape control characters.
+
+    Control characters could send commands to a terminal.
     """
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
 

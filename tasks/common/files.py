@@ -141,8 +141,10 @@ def _remove_unheld(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `path` that replaces `path`, with all that is in it, if the block
-    succeeds. It is for directories that only mtkd writes, such as checkpoints; see `staged_directory`.
+    """Yield a temporary directory beside `path`, which replaces `path` as a whole if the block succeeds.
+
+    Use this only for directories that nothing but mtkd writes, such as checkpoints; otherwise see
+    `staged_directory`.
 
     Raises:
         UserError: the disk is full or the path cannot be written.

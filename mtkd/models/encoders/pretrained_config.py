@@ -169,16 +169,17 @@ def bi_encoder_for(names: Iterable[str], tasks: Iterable[Task]) -> PairEncoding:
 
 def can_be_bi_encoder(config: TransformerConfig) -> bool:
     """True if an encoder can read two texts side by side; see `require_bi_encoder`."""
-    return config.pooling in BI_ENCODER_POOLINGS and _takes_mask_and_positions(config)
+    return config.pooling in BI_ENCODER_POOLINGS and _accepts_mask_and_positions(config)
 
 
 def require_bi_encoder(config: TransformerConfig) -> None:
     """Check that an encoder can read two texts side by side.
 
     Raises:
-        UserError: its family does not take an attention mask per token and position ids.
+        UserError: its family does not accept an attention mask per pair of tokens and position ids, or its
+            pooling is neither `cls` nor `mean`.
     """
-    if not _takes_mask_and_positions(config):
+    if not _accepts_mask_and_positions(config):
         raise UserError(
             f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
             expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
@@ -192,8 +193,8 @@ def require_bi_encoder(config: TransformerConfig) -> None:
         )
 
 
-def _takes_mask_and_positions(config: TransformerConfig) -> bool:
-    """True if the family's encoder takes an attention mask per token, and position ids."""
+def _accepts_mask_and_positions(config: TransformerConfig) -> bool:
+    """True if the encoders of the family accept an attention mask per pair of tokens, and position ids."""
     from transformers import MODEL_MAPPING
 
     body: Any = MODEL_MAPPING.get(type(config.build_hf()), None)

@@ -56,7 +56,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     ) -> WaldorfConfig:
         """Derive the configuration from a recipe's settings."""
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
-        if settings.waldorf.takes_teacher_width and init_spec.teacher:
+        if settings.waldorf.uses_teacher_width and init_spec.teacher:
             fixed["embedding_size"] = init_spec.teacher.spec.width_of(0)
         return WaldorfConfig.model_validate(settings.waldorf.model_dump(exclude={"embeddings"}) | fixed)
 

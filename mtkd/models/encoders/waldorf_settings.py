@@ -54,7 +54,7 @@ class WaldorfSettings(WaldorfSizes):
     embeddings: Literal["random", "teacher"] = "random"
 
     @property
-    def takes_teacher_width(self) -> bool:
+    def uses_teacher_width(self) -> bool:
         """True if the width of the embeddings is the teacher's."""
         return self.embeddings == "teacher" and "embedding_size" not in self.model_fields_set
 
