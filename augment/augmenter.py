@@ -57,7 +57,7 @@ class Augmenter(Protocol):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Names of further counts of its `Copies`, whose sums the manifest has."""
+        """The keys of `Copies.counts`, whose sums are recorded in the manifest."""
         return ()
 
     @property
@@ -92,7 +92,7 @@ class Augmenter(Protocol):
 
     @property
     def loader(self) -> Callable[[], Augmenter] | None:
-        """What other processes call once for the augmenter, such as to load a model; must be picklable.
+        """A picklable function that other processes call once to get the augmenter, such as to load a model.
 
         None: the augmenter itself is sent to them, with each shard.
         """

@@ -7,8 +7,8 @@ Jiao et al. 2020 (TinyBERT, arXiv 1909.10351, algorithm 1). Every word has a set
 
 In each copy, each word is replaced with probability p by a word drawn from C, each being equally likely. C is
 found once, with the original text around the word, as in the authors' program, whereas algorithm 1 as printed
-would find it again in every copy, with the words replaced so far. As printed, any word can be replaced, also
-a stop word, and alone if C has it. Marks and clitics ('s) are not words; case is not carried over.
+would find it again in every copy, with the words replaced so far. As in algorithm 1, stop words are replaced,
+too, and C may contain the word itself. Marks and clitics ('s) are not words; case is not carried over.
 
 The model reads each text separately, and words beyond its positions have no candidates from it. For pairs of
 texts, copies alter the first text, the second, and both, in turn, as in `augment.replacement`.
@@ -200,8 +200,8 @@ class _Text:
 
     Attributes:
         ids: its token ids.
-        parts: what is before the first word, the word, what is between it and the second, ...
-        positions: for each word the position of its token, None if it has several.
+        parts: the text before the first word, the first word, the text between it and the second word, ...
+        positions: for each word, the position of its token; None if it has several tokens.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Write an augmented corpus in resumable shards; interruptions do not change a byte of the result."""
+"""Write an augmented corpus in resumable shards; after an interruption, the output is byte-identical."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CorpusJob:
         data: name of the source data, for the manifest.
         version, command: the mtkd version and the command line, for the manifest and the card.
         shard_copies: approximate number of copies per file; all copies of a row are in the same file.
-        unlabelled: task -> how many of its source rows, the last ones, are its rows without labels.
+        unlabelled: task -> the number of unlabelled rows, which are the last ones of its source rows.
     """
 
     augmenter: Augmenter
@@ -198,7 +198,7 @@ def _check_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> None:
 
 
 def _digests(job: CorpusJob, rows: Mapping[str, SourceRows]) -> _Digests:
-    """Task -> the digests of its training rows and of its rows without labels."""
+    """Task -> the digests of its training rows and of its unlabelled rows."""
     return {task: content_digests(part, job.unlabelled.get(task, 0)) for task, part in rows.items()}
 
 
@@ -227,7 +227,7 @@ def _plan(job: CorpusJob, rows: Mapping[str, SourceRows]) -> list[PlannedShard]:
 
 
 def _plain_strings(rows: Rows) -> Rows:
-    """The rows with the strings that augmenters take; columns of rows without labels have 64-bit offsets."""
+    """Convert uids and texts to `pa.string()`, which augmenters expect; unlabelled rows are large strings."""
     texts = tuple(text.cast(pa.string()) for text in rows.texts)
     return replace(rows, uids=rows.uids.cast(pa.string()), texts=texts)
 

@@ -1,4 +1,4 @@
-"""Which of any number of texts are equal, by their hashes, in memory that does not grow with their number."""
+"""Finds equal texts by their hashes; the memory that this needs does not grow with the number of texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BUCKETS = 256  # each has two open files
 
 @dataclass(frozen=True, eq=False)
 class DistinctTexts:
-    """The distinct ones of n texts, by first occurrence.
+    """The distinct texts among n texts, in the order of their first occurrence.
 
     Attributes:
         first: (d,) int64, the position of the first occurrence of each.
@@ -43,16 +43,16 @@ def hash_texts(texts: pa.Array) -> np.ndarray:
 def find_distinct(hashes: Iterable[np.ndarray], count: int) -> DistinctTexts:
     """Number the distinct texts, given the (n, 2) hashes of `count` texts in order.
 
-    The hashes are sorted in buckets; all that has a value per text is in temporary files.
+    The hashes are sorted in buckets; arrays with one value per text are in temporary files.
 
     Raises:
         UserError: two texts have the same first half of a hash, but not the second. Among 100 million
             different texts this has a probability of 0.03%.
     """
     first_of, occurrences = writable(count, np.int64), writable(count, np.int64)
-    for positions, some in _buckets(hashes, count):
-        order = np.argsort(some[:, 0], kind="stable")  # positions stay sorted among equal hashes
-        values, second = some[order, 0], some[order, 1]
+    for positions, bucket_hashes in _buckets(hashes, count):
+        order = np.argsort(bucket_hashes[:, 0], kind="stable")  # positions stay sorted among equal hashes
+        values, second = bucket_hashes[order, 0], bucket_hashes[order, 1]
         starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
         sizes = np.diff([*starts, len(values)])
         if (second != np.repeat(second[starts], sizes)).any():
@@ -68,13 +68,13 @@ def _buckets(hashes: Iterable[np.ndarray], count: int) -> Iterator[tuple[np.ndar
     n_buckets = min(_MAX_BUCKETS, 1 + count // _PER_BUCKET)
     buckets = [(MappedArray(np.int64), MappedArray(np.int64, (2,))) for _ in range(n_buckets)]
     end = 0
-    for some in hashes:
-        bucket_of = some[:, 0] % n_buckets
+    for chunk in hashes:
+        bucket_of = chunk[:, 0] % n_buckets
         for number, (positions, values) in enumerate(buckets):
             chosen = np.flatnonzero(bucket_of == number)
             positions.add(end + chosen)
-            values.add(some[chosen])
-        end += len(some)
+            values.add(chunk[chosen])
+        end += len(chunk)
     while buckets:
         positions, values = buckets.pop()
         if len(of_bucket := positions.finish()):

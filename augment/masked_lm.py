@@ -25,7 +25,7 @@ from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.tokeniser import Tokeniser
 
-_TOKENS = 1024  # of one text, masked at several places, that the model reads at once
+_TOKENS = 1024  # per batch of copies of one text, each masked at another position
 _BEFORE = "a"  # the word that others are tokenised after, because some tokenisers mark spaces
 
 
@@ -57,7 +57,7 @@ class MaskedLM:
     def fill(self, ids: np.ndarray, positions: Sequence[int], count: int) -> list[tuple[str, ...]]:
         """The `count` most likely words at each position of a text with a mask there, sorted.
 
-        What the model computes at once depends only on the text, and so do the results.
+        Batches hold copies of this text only, so the results do not depend on other texts.
 
         Args:
             ids: the token ids of the text, of which it reads the first `longest`.

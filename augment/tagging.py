@@ -111,7 +111,7 @@ class WorkerTagger:
     """A tagger that can be sent to other processes, each of which opens it once.
 
     Attributes:
-        name: of the tagger where the command runs.
+        name: the name of the tagger in the process of the command.
         spec: the argument of `open_tagger`.
     """
 

@@ -155,8 +155,14 @@ def _check_given(
 
 
 def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:
-    """The column with a usual name of labels; else those with few values that repeat, the most likely first:
-    a usual name is a part of its name, fewer rows have no value, it has fewer values.
+    """The columns that may hold the labels, the most likely one first.
+
+    If a column has one of the usual names of label columns, it is the only one. Otherwise these are the
+    columns with few different values. More likely are columns whose name contains a usual name, then those
+    with fewer missing values, then those with fewer different values.
+
+    Raises:
+        UserError: there are too few rows, or no column looks like labels.
     """
     names = {name.lower(): name for name in table.column_names if name not in columns}
     for name in (*_LABELS, *SCORES):

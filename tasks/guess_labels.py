@@ -17,7 +17,7 @@ from tasks.task_types.labels import label_texts, missing
 MAX_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
 _MAX_CLASS_NUMBERS = 50  # different whole numbers that are taken for classes
-FEW_WRONG = 0.05  # so many labels may be mistakes: words among scores, or numbers among words
+FEW_WRONG = 0.05  # the fraction of labels that may be mistakes: words among scores, or numbers among words
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 MINUS_ONE = "it means no label; if it is a class, call it something else in the file"
 Location = Callable[[int], str]  # the number of a row -> where it is, for messages

@@ -37,7 +37,7 @@ from tasks.common.sha256 import digest_bytes
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")
 _EXAMPLE = ("Ada wrote it in 1843.", "1843", 16)
-_UNKNOWN = "nothing tells which prompts {} was trained on; it gets {!r}. `format` chooses another of {}."
+_UNKNOWN = "the prompt format of {} is unknown; its prompts are like {!r}. `format` selects another: {}."
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -129,7 +129,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
         UserError: the model is missing, damaged or not a T5, or its vocabulary lacks tokens of the format.
 
     Warns:
-        MtkdWarning: nothing tells the format of the model; with an example of the prompts that it gets.
+        MtkdWarning: the prompt format of the model is unknown. The warning has an example of its prompts.
     """
     from transformers import AutoModelForSeq2SeqLM
 

@@ -35,11 +35,12 @@ def encoder_baselines(
     """The baselines on the vectors of a frozen encoder: name -> split -> predictions.
 
     "frozen encoder + linear" (`classify`, `rank`, `regress`) is a logistic or ridge regression on the
-    standardised vectors; for two texts u, v on u, v, |u - v| and u * v. The regularisation is chosen on a
-    fifth of the training rows, or by leaving out one row for scores. "zero-shot cosine + fitted
-    threshold" (pairs with a score, with two labels or with candidates) takes the cosine of u and v as the
-    score. Only two labels need the threshold: it and its direction have the best accuracy on the training
-    rows. Scores and candidates use no labels.
+    standardised vectors; for two texts u and v, on u, v, |u - v| and u * v. The regularisation is chosen on a
+    held-out fifth of the training rows, for scores by leave-one-out cross-validation.
+
+    "zero-shot cosine + fitted threshold" (pairs of texts with a score, two labels or candidates) uses the
+    cosine of u and v as the score. For two labels, the threshold and its direction are those with the best
+    accuracy on the training rows; for scores and candidates, nothing is fitted.
 
     Args:
         train: labelled rows, at most `TRAINING_ROWS` of which are needed.
@@ -115,7 +116,7 @@ def _logistic(features: np.ndarray, classes: np.ndarray):  # type: ignore[no-unt
 
 
 def _task_logits(task: Task, logits: np.ndarray) -> np.ndarray:
-    """Logits of classes as the task type has them: for candidates the score of the positive label."""
+    """Convert logits of classes to those of the task type: for `rank`, only the positive label's remain."""
     if task.group is None:
         return logits
     return logits[:, [task.positive]]

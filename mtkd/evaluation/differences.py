@@ -143,7 +143,7 @@ def paired_difference(
 
     Args:
         model, reference: the samples of each task, for the same tasks.
-        seed: of the draw of seeds.
+        seed: the random seed for drawing the seeds of the runs.
     """
     model_scores, reference_scores = (
         [float(part.scores.mean()) for part in tasks] for tasks in (model, reference)
@@ -164,7 +164,8 @@ def differences_by_task(
 ) -> dict[str, Difference]:
     """The difference on each task that both models were scored on.
 
-    If there are several tasks and both models have all of them, "average" holds that of their averages.
+    If there are several tasks and both models have all of them, "average" holds the difference
+    of their averages.
     """
     shared = [name for name in model if name in reference]
     differences = {name: paired_difference([model[name]], [reference[name]], seed=seed) for name in shared}

@@ -41,10 +41,10 @@ def predict_file(
     arrive.
 
     Args:
-        predict: gives the record of each row (`TaskType.records`).
+        predict: yields the record of each row (`TaskType.records`).
 
     Returns:
-        how many rows were predicted.
+        The number of predicted rows.
 
     Raises:
         UserError: as for `mtkd.predict`.
@@ -69,7 +69,7 @@ def predict_file(
         open_writer(out, write_format) as add,
     ):
         if total is not None:
-            warnings.simplefilter("ignore", MtkdWarning)  # said when the rows were checked
+            warnings.simplefilter("ignore", MtkdWarning)  # shown when the rows were checked
         for raw, rows in parts():
             records = list(predict(rows))
             shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
@@ -82,14 +82,14 @@ def predict_file(
 
 
 def require_free(columns: Sequence[str], record: Mapping[str, Any], where: str) -> None:
-    """Check that predictions replace no column of their rows.
+    """Check that no column of the rows would be replaced by a column of the predictions.
 
     Args:
-        columns: those of the rows.
-        record: what is added to a row.
+        columns: the columns of the rows.
+        record: the values that are added to a row.
 
     Raises:
-        UserError: a column has the name of a new one, also of `probability_LABEL` in CSV and TSV.
+        UserError: a column has the name of an added one, including `probability_LABEL` in CSV and TSV.
     """
     labels = record.get("probabilities")
     names = [*record, *(f"probability_{label}" for label in (labels if isinstance(labels, dict) else ()))]

@@ -27,13 +27,13 @@ _LENGTH = 128
 
 
 class FrozenEncoder:
-    """Texts as the means of the last layer of a pretrained encoder over their first 128 tokens.
+    """Represents a text by the mean of a pretrained encoder's last hidden states over its first 128 tokens.
 
     The weights are read when they are first needed.
 
     Args:
         name: hub name or directory of an encoder, or `minilm`.
-        cache: directory in which the vectors are kept; None = nowhere.
+        cache: directory in which the vectors are kept; None = they are not kept.
         device: such as "cuda:1"; None = the best available device.
     """
 

@@ -133,7 +133,7 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
 
 
 def time_each_shape(models: Mapping[str, Path], settings: BenchSettings) -> dict[str, InferenceResult]:
-    """Time one model of each shape, the first; models whose encoders have the same shape share its result.
+    """Time only the first model of each shape; models whose encoders have the same shape share its result.
 
     Args:
         models: name -> directory, as for `bench_inference`, which also raises the errors.
@@ -244,7 +244,7 @@ def check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> N
 
 
 def wait_for(device: str) -> Callable[[], object]:
-    """What `time_in_turn` calls before it reads the clock on this device."""
+    """The function that `time_in_turn` calls before it reads the clock, for models on this device."""
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
 
 

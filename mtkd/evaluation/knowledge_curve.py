@@ -135,7 +135,7 @@ def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float
 
 
 def whole_points(points: Sequence[Point]) -> list[Point]:
-    """The points that keep everything; only those of the uniform map if there are any."""
+    """The points of runs that keep all hidden states; if some use the uniform layer map, only those."""
     complete = [point for point in points if point.depth and all(point.whole)]
     return [point for point in complete if point.top is None] or complete
 

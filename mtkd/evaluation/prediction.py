@@ -43,8 +43,8 @@ class SubmissionFile:
     """One file of a submission.
 
     Attributes:
-        rows: how many the file has.
-        expected: how many GLUE expects.
+        rows: the number of rows in the file.
+        expected: the number of rows that GLUE expects.
         filled: None if a model predicted the rows, else why the file holds a constant.
     """
 
@@ -58,7 +58,7 @@ class SubmissionFile:
 def encode_and_predict(
     model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
 ) -> tuple[Encoded, np.ndarray]:
-    """The rows as the model reads them, and its logits.
+    """Encode rows as the model reads them, and compute its logits.
 
     Args:
         show: whether to show the progress.

@@ -83,7 +83,7 @@ def _metric(task: Task, name: str, rows: RowPredictions) -> Resampled:
 def _one_by_one(
     task: Task, metric: Callable[..., float], rows: RowPredictions, counts: np.ndarray
 ) -> np.ndarray:
-    """Any metric: repeat the rows of each sample; repeated groups are groups of their own."""
+    """Compute any metric on the repeated rows of each sample; copies of a group are separate groups."""
     values = np.empty(len(counts))
     for sample, repeats in enumerate(counts.astype(np.int64)):
         row_numbers = np.repeat(np.arange(len(rows)), repeats)
@@ -109,7 +109,7 @@ def _f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
 
 
 def _by_class(rows: RowPredictions, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(r, C) each: for each class that occurs, the rows that are right, predicted as it, and of it."""
+    """Three (r, C) arrays: for each class, the number of correct, of predicted and of actual rows."""
     classes = np.union1d(rows.predictions, rows.labels)
     predicted = rows.predictions[:, None] == classes
     actual = rows.labels[:, None] == classes

@@ -24,7 +24,7 @@ from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
 
-COLUMNS = ("task", "split", "uid", "label", "prediction")  # of predictions, before others
+COLUMNS = ("task", "split", "uid", "label", "prediction")  # the first columns of a file of predictions
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +34,7 @@ class TaskScores:
     Attributes:
         metrics: metric name -> value, as fractions.
         primary: the mean of the task's metrics.
-        majority: the score of the best constant prediction; with accuracy that of the majority class.
+        majority: the score of the best constant prediction; for accuracy, the majority-class baseline.
         loss: the task's own loss, averaged over rows (for `span` tasks, over windows).
         details: further numbers that are not part of `primary`.
         threshold: the decision threshold (`TaskType.best_threshold`), for tasks that have one.
@@ -195,10 +195,10 @@ def read_predictions(directory: Path, tasks: Iterable[Task] = ()) -> dict[str, d
     """Read what `write_predictions` wrote: task -> split -> predictions; empty if there is nothing.
 
     Args:
-        tasks: whose predictions are checked against their labels.
+        tasks: the tasks whose predictions are checked against their labels.
 
     Raises:
-        UserError: a file is damaged, or holds what cannot be predictions of its task.
+        UserError: a file is damaged, or its values cannot be predictions of its task.
     """
     by_name = {task.name: task for task in tasks}
     predictions: dict[str, dict[str, RowPredictions]] = {}

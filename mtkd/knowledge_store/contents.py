@@ -54,7 +54,7 @@ class LogitsLayout:
 
     @staticmethod
     def of(task: Task) -> LogitsLayout:
-        """The outputs of a task."""
+        """The number of logits of a task, and what they belong to."""
         return LogitsLayout(task.type.n_outputs(task), "token" if task.type.predicts_spans else "row")
 
 
@@ -129,7 +129,7 @@ class Contents(Record):
 
     @property
     def dynamic(self) -> bool:
-        """True if the kept units differ between vectors."""
+        """True if the kept activations differ between vectors."""
         selection = self.need.selection
         return selection is not None and selection.activation_selection == "magnitude" and selection.width < 1
 
@@ -216,6 +216,6 @@ def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
 
 
 def activation_bits(bits: Tensor, width: int) -> Tensor:
-    """Unpack one bit per unit to a (..., width) bool tensor of kept units."""
+    """Unpack one bit per activation to (..., width) bool, True = the activation is kept."""
     unpacked = np.unpackbits(bits.numpy(), axis=-1, count=width, bitorder="little")
     return torch.from_numpy(unpacked.view(np.bool_))

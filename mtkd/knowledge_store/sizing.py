@@ -12,9 +12,9 @@ from mtkd.knowledge_store.contents import Contents, LogitsLayout
 from mtkd.knowledge_store.shard_files import header_bytes
 from tasks.common.errors import UserError
 
-# Findings of the paper (sections 4 and 5): more units than this do not help or even harm (figures 8 and 9), a
-# smaller fraction of the tokens or the width than this lowers the scores (figures 4, 5 and 7), and one or two
-# layers do as well as all (figure 3).
+# Findings of Liu et al. 2021 (sections 4 and 5): a larger amount than this does not help or even harms
+# (figures 8 and 9), a smaller fraction of the tokens or the width lowers the scores (figures 4, 5 and 7), and
+# one or two layers do as well as all (figure 3).
 MAX_UNITS = 10.0
 MIN_LENGTH = 0.05
 MIN_WIDTH = 0.2

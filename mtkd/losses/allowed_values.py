@@ -1,4 +1,4 @@
-"""What a setting may be, in words, from the annotation of its field."""
+"""Describe the allowed values of a setting in words, from the type annotation of its field."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ _NAMES: dict[Any, str] = {
 
 
 def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """The values of a type in words; a validator's docstring, if there is one, says it better."""
+    """Describe the values that a type annotation allows.
+
+    Args:
+        metadata: the metadata of the field: bounds, such as `Field(gt=0)`, and validators. The docstring of a
+            validator replaces the description of the type.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a table of settings"
     for item in metadata:
         function = getattr(item, "func", None)
         if function is not None and function.__doc__:
             return " ".join(function.__doc__.split()).rstrip(".")
-    # Field(gt=0) inside Annotated holds its bounds in an attribute of the same name.
+    # Inside Annotated, `Field(gt=0)` is an object with the bounds in its attribute `metadata`.
     metadata = [part for item in metadata for part in (getattr(item, "metadata", None) or [item])]
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

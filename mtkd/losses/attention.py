@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, require_same_heads
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, pair_mask, texts_of
+from mtkd.losses.layered import LayeredTerm, pair_mask, text_mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, TermSettings
 
@@ -24,8 +24,8 @@ def attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Ten
 
     Args:
         scores_s, scores_t: (B, H, L, L) scores [row, head, query, key], no gradient to the teacher's.
-        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding, of
-            which the tokens of a text have only that text as valid keys.
+        mask: (B, L) bool, True = real token; or int, the number of each token's text (0 = padding), where the
+            valid keys of a query are the tokens of the same text.
     """
     valid = pair_mask(mask)
     difference = (scores_s - scores_t.detach()).masked_fill(~valid, 0.0)
@@ -41,7 +41,7 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         scores_s, scores_t: (B, H, L, L) scores before the softmax; no gradient flows to the teacher's.
-        mask: (B, L) bool or integers; see `attention_score_mse`.
+        mask: (B, L) bool or int; see `attention_score_mse`.
     """
     valid = pair_mask(mask)
     # The lowest finite number, unlike -inf, gives no NaN in the rows of padded queries (zeroed below).
@@ -54,7 +54,7 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 
 
 class ScoreTerm(LayeredTerm):
-    """Base class of terms on attention scores, for models with equally many heads.
+    """Base class of terms on attention scores, for models with the same number of heads.
 
     Args:
         layers: (student layer, teacher layer) pairs.
@@ -78,14 +78,16 @@ class AttentionScoreMSE(ScoreTerm):
     """
 
     class Settings(TermSettings):
-        """MSE of attention scores before the softmax (TinyBERT); both models need equally many heads."""
+        """MSE of attention scores before the softmax (TinyBERT); both models need equal numbers of heads."""
 
         layer_map: LayerMap = "uniform"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_score_mse(
-            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], texts_of(inputs)
+            inputs.student_outputs.scores[layer_s],
+            inputs.teacher_outputs.scores[layer_t],
+            text_mask_of(inputs),
         )
 
 
@@ -96,12 +98,14 @@ class AttentionKL(ScoreTerm):
     """
 
     class Settings(TermSettings):
-        """KL divergence of attention distributions (MiniLM); both models need equally many heads."""
+        """KL divergence of attention distributions (MiniLM); both models need equal numbers of heads."""
 
         layer_map: LayerMap = "last-only"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_kl(
-            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], texts_of(inputs)
+            inputs.student_outputs.scores[layer_s],
+            inputs.teacher_outputs.scores[layer_t],
+            text_mask_of(inputs),
         )

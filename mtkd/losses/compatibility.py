@@ -20,20 +20,20 @@ def pairs_of(name: str, spec: str | LayerPairs, models: ModelPair, pooled: bool 
         UserError: a model has no Transformer layers (an LSTM), or the states of a layer cover more or fewer
             tokens than the term expects.
     """
-    for who, shape in (("student", models.student), ("teacher", models.teacher)):
-        if not shape.layers:
+    for who, model in (("student", models.student), ("teacher", models.teacher)):
+        if not model.layers:
             raise UserError(
-                f"the term {name!r} compares Transformer layers, but the {who} ({shape.family}) has "
+                f"the term {name!r} compares Transformer layers, but the {who} ({model.family}) has "
                 "neither layers nor attention heads",
                 expected=f"for such a {who}: {losses_for('without_layers')}",
                 hint=f"drop the term with `terms.{name}.weight=0`, or use `student.kind=transformer`",
             )
     pairs = layer_pairs(spec, models.student, models.teacher)
-    _require_windows(name, models, pairs) if pooled else _require_tokens(name, models, pairs)
+    _require_window_states(name, models, pairs) if pooled else _require_token_states(name, models, pairs)
     return pairs
 
 
-def _require_tokens(name: str, models: ModelPair, pairs: LayerPairs) -> None:
+def _require_token_states(name: str, models: ModelPair, pairs: LayerPairs) -> None:
     """Refuse student layers whose states cover several tokens."""
     if models.student.stride > 1 and any(layer for layer, _ in pairs):
         raise UserError(
@@ -44,10 +44,10 @@ def _require_tokens(name: str, models: ModelPair, pairs: LayerPairs) -> None:
             f"`terms.{name}.loss=pooled_attention_score_mse`, "
             f"or drop the term with `terms.{name}.weight=0`",
         )
-    _require_teacher(name, models, pairs)
+    _require_teacher_token_states(name, models, pairs)
 
 
-def _require_windows(name: str, models: ModelPair, pairs: LayerPairs) -> None:
+def _require_window_states(name: str, models: ModelPair, pairs: LayerPairs) -> None:
     """Refuse the student's embedding layer, which has one state per token."""
     if models.student.stride > 1 and any(layer == 0 for layer, _ in pairs):
         raise UserError(
@@ -56,10 +56,11 @@ def _require_windows(name: str, models: ModelPair, pairs: LayerPairs) -> None:
             expected=f"layers 1 to {models.student.layers}",
             hint="to compare the embeddings, add a hidden_mse term with layer_map = [[0, 0]]",
         )
-    _require_teacher(name, models, pairs)
+    _require_teacher_token_states(name, models, pairs)
 
 
-def _require_teacher(name: str, models: ModelPair, pairs: LayerPairs) -> None:
+def _require_teacher_token_states(name: str, models: ModelPair, pairs: LayerPairs) -> None:
+    """Refuse teacher layers whose states cover several tokens."""
     if models.teacher.stride > 1 and any(layer for _, layer in pairs):
         raise UserError(
             f"the term {name!r} compares layers, but above the embeddings each state of the teacher "
@@ -69,16 +70,16 @@ def _require_teacher(name: str, models: ModelPair, pairs: LayerPairs) -> None:
         )
 
 
-def widths_of(models: ModelPair, of: str) -> tuple[int, int]:
-    """The value of one width (a field of EncoderSpec) for student and teacher."""
-    return getattr(models.student, of), getattr(models.teacher, of)
+def widths_of(models: ModelPair, field: str) -> tuple[int, int]:
+    """The widths of student and teacher that a field of EncoderSpec holds, such as `pooled_size`."""
+    return getattr(models.student, field), getattr(models.teacher, field)
 
 
 def hidden_widths(name: str, models: ModelPair, pairs: LayerPairs) -> tuple[int, int]:
     """Widths of the hidden states of student and teacher, which are the same for all pairs of a term.
 
     Raises:
-        UserError: the embeddings of a model have a width of their own, and a pair compares another layer.
+        UserError: the pairs include both the embeddings and other layers of a model, and their widths differ.
     """
     for who, model, layers in zip(
         ("student", "teacher"), (models.student, models.teacher), zip(*pairs, strict=True), strict=True
@@ -103,11 +104,11 @@ def vector_layers(name: str, vector: str, models: ModelPair) -> tuple[int, int]:
 
 
 def unread_cls(name: str, term: LossTerm, models: ModelPair, *, has_settings: bool = True) -> str | None:
-    """A warning if a term compares first-token vectors that no head of a model reads; None if there is none.
+    """Return a warning if a term compares first-token vectors that no head of a model reads, else None.
 
     Args:
         name: the name of the term.
-        has_settings: False for a term that was passed as an object, which no setting changes.
+        has_settings: False for a term that was passed as an object, which has no settings to change.
     """
     needs = (("student", term.student_need, models.student), ("teacher", term.teacher_need, models.teacher))
     pools_by_mean = [who for who, need, model in needs if need.cls and model.mean_pooled]

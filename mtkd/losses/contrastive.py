@@ -39,10 +39,10 @@ def sample_contrastive(
     h = torch.cat([g_s[labelled], g_t[labelled].detach()])
     h = unit_vectors(h) if normalize else h
     label = labels[labelled].repeat(2)
-    itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
-    positive = (label.unsqueeze(0) == label.unsqueeze(1)) & ~itself
+    is_self = torch.eye(len(h), dtype=torch.bool, device=h.device)
+    positive = (label.unsqueeze(0) == label.unsqueeze(1)) & ~is_self
     logits = h @ h.mT / temperature
-    log_denominator = logits.masked_fill(itself, -torch.inf).logsumexp(-1, keepdim=True)
+    log_denominator = logits.masked_fill(is_self, -torch.inf).logsumexp(-1, keepdim=True)
     count = positive.sum(-1)
     by_anchor = (log_denominator - logits).masked_fill(~positive, 0.0).sum(-1) / count.clamp(min=1)
     return by_anchor.sum() / (count > 0).sum().clamp(min=1)

@@ -22,6 +22,9 @@ def emd_flow(
 
     Returns:
         (N, M) float32, on the device of `cost`.
+
+    Raises:
+        ValueError: the solver fails.
     """
     import numpy as np
     from scipy.optimize import linprog

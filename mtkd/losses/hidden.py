@@ -44,8 +44,9 @@ def cosine_distance(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
     """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7).
 
-    Eq. 7 is a sum over rows and layers. Next to other losses that are averaged over rows, a weight of n β on
-    this mean is the paper's β. (The authors' code also averages over the width: its β is a weight of β / d.)
+    Eq. 7 is a sum over rows and layers. In an objective that is averaged over rows, the paper's β corresponds
+    to a weight of n β on this mean. (The authors' code also averages over the width, so its β corresponds to
+    a weight of β / d.)
 
     Args:
         h_s, h_t: (B, n, d) the row vectors of n layer pairs, of the same width; no gradient flows to h_t.
@@ -146,8 +147,8 @@ class ClsMSE(LossTerm):
     Args:
         layers: (student layer, teacher layer) pairs.
         projection: the map from student to teacher width, without bias, or none.
-        vectors: which vector of a row is compared, of student and teacher: the first token's (`cls`), or the
-            `mean` over the real tokens (fields of OutputSpec).
+        vectors: the row vectors of student and teacher, as fields of OutputSpec: `cls` for the first token,
+            `mean` for the mean over the real tokens.
     """
 
     class Settings(TermSettings):

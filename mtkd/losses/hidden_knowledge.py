@@ -24,7 +24,7 @@ from tasks.tokens.batching import Batch
 
 @full_precision
 def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tensor:
-    """MSE(M * H_S, M * H_T) over the kept activations: their mean per token, averaged over the kept tokens.
+    """MSE(M * H_S, M * H_T) over kept activations, averaged over the kept tokens (Liu et al. 2021, Eq. 3).
 
     Args:
         h_s, h_t: (B, n, d) states of the kept tokens, of the same width; no gradient flows to h_t.

@@ -103,11 +103,11 @@ class Projections(nn.Module):
 
 
 def pair_mask(mask: Tensor) -> Tensor:
-    """(B, 1, L, L) bool, True where query and key are real tokens that see each other.
+    """(B, 1, L, L) bool, True where query and key are real tokens that attend to each other.
 
     Args:
-        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding. Only
-            tokens of the same text see each other.
+        mask: (B, L) bool, True = real token; or int, the number of each token's text (0 = padding). Only
+            tokens of the same text attend to each other.
     """
     same_text = mask.unsqueeze(1) == mask.unsqueeze(2)
     return (same_text & mask.bool().unsqueeze(1)).unsqueeze(1)
@@ -119,16 +119,18 @@ def mask_of(inputs: TermInput) -> Tensor:
     return inputs.student_outputs.mask
 
 
-def texts_of(inputs: TermInput) -> Tensor:
-    """The mask (B, L) for losses on pairs of tokens, which see each other in student and teacher.
+def text_mask_of(inputs: TermInput) -> Tensor:
+    """The mask (B, L) for losses on pairs of tokens that attend to each other in both models.
 
-    It is `mask_of`, unless a model is a bi-encoder: then it is the number of each token's text, 0 = padding.
+    For cross-encoders, this is `mask_of`. If a model is a bi-encoder, it is int: the number of each token's
+    text, 0 = padding.
     """
     student, teacher = inputs.student_outputs.text_numbers, inputs.teacher_outputs.text_numbers
     if student is None or teacher is None:
         numbers = student if teacher is None else teacher
         return mask_of(inputs) if numbers is None else numbers
-    return student * (teacher.amax() + 1) + teacher  # a number for each pair of numbers; 0 for padding
+    # A distinct number for each pair of text numbers, and 0 for padding.
+    return student * (teacher.amax() + 1) + teacher
 
 
 def joined_tokens(batch: Batch) -> Tokens:

@@ -27,11 +27,11 @@ class TermInput:
 
     Attributes:
         task: the task of the batch.
-        batch: its rows: the inputs of both models, and the labels.
+        batch: the rows, with the inputs of both models and the labels.
         student_outputs: the outputs of the student for these rows, with gradients.
         teacher: the outputs of the teacher, without gradients; None if no term needs them. Terms read the
             property `teacher_outputs`.
-        num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
+        num_items: the result of `LossTerm.num_items` for this micro-batch, counted on the CPU.
         progress: the fraction of the training steps already done, 0 to 1; for terms that compare no layers,
             of the steps after slow build.
         active_layers: the student layers that are switched on (slow build); None = all.
@@ -89,9 +89,9 @@ class LossTerm(nn.Module, ABC):
             `__init__`, but logits must be declared by the class, because the class alone decides whether the
             teacher needs task heads.
         needs_labels: True if the loss is undefined for rows without labels.
-        without_layers: whether the loss can be used if a model has no Transformer layers, as a BiLSTM: True,
-            False, or the settings that make it possible, such as {"row_vector": "pooled"}. It is only
-            read to name losses that fit in an error message.
+        without_layers: whether the loss can be used if a model has no Transformer layers, such as a BiLSTM:
+            True, False, or the settings that make it possible, such as {"row_vector": "pooled"}. It is only
+            used to suggest other losses in error messages.
         with_strides: the same for students whose hidden states stand for several tokens each, as in WaLDORf.
         slow_build_pairs: the (student layer, teacher layer) pairs that slow build switches on one after
             another; a term without pairs starts after all of them.

@@ -92,23 +92,23 @@ class Objective(nn.Module):
         """
         active = None if self.slow_build.done(progress) else self.slow_build.active_layers(progress)
         loss = _zero_loss(student)
-        trains = loss.requires_grad
+        requires_grad = loss.requires_grad
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
-        for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
+        for (name, term), step_count, batch_count in zip(self._terms(), num_items, counts, strict=True):
             term_progress = progress if term.slow_build_pairs else self.slow_build.progress_since(progress)
-            inputs = TermInput(task, batch, student, teacher, own_count, term_progress, active)
+            inputs = TermInput(task, batch, student, teacher, batch_count, term_progress, active)
             weight = value_at(term.weight, progress)
             value = loss.new_zeros(())
-            if count and weight and (active is None or term.active_pairs(active)):
-                value = _value(name, term, inputs, trains) / count
+            if step_count and weight and (active is None or term.active_pairs(active)):
+                value = _value(name, term, inputs, requires_grad) / step_count
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)
 
 
-def _value(name: str, term: LossTerm, inputs: TermInput, trains: bool) -> Tensor:
-    """The value of a term; `trains`: whether the student's outputs have gradients."""
+def _value(name: str, term: LossTerm, inputs: TermInput, requires_grad: bool) -> Tensor:
+    """Compute the value of a term and check it; `requires_grad`: the student's outputs have gradients."""
     value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
         result = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
@@ -117,7 +117,7 @@ def _value(name: str, term: LossTerm, inputs: TermInput, trains: bool) -> Tensor
             expected="the sum over the items of the micro-batch, as a scalar tensor",
             hint="end its `forward` with `.sum()`",
         )
-    if trains and not value.requires_grad:
+    if requires_grad and not value.requires_grad:
         raise UserError(
             f"the loss {name!r} does not depend on the student, so nothing could learn from it",
             expected="a value computed from `inputs.student_outputs`, not detached from it",

@@ -11,7 +11,7 @@ from torch.nn import functional
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask, texts_of
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask, text_mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.task import Task
@@ -43,11 +43,11 @@ def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
 def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
     """(B, H, K, K) with K = ceil(L / stride): the largest score of real queries and keys in each window.
 
-    The value is the lowest finite number for windows without queries and keys that see each other.
+    The value is the lowest finite number for windows without queries and keys that attend to each other.
 
     Args:
         scores: (B, H, L, L) [row, head, query, key].
-        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
+        mask: (B, L) bool, True = real token; or int, the number of each token's text (see `pair_mask`).
     """
     valid = pair_mask(mask)
     low, padding = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
@@ -80,7 +80,7 @@ def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor,
     Args:
         scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [row, head, query, key].
         scores_t: (B, H, L, L) the teacher's scores; no gradient flows to them.
-        mask: (B, L) bool, True = real token; or integers, the number of each token's text (see `pair_mask`).
+        mask: (B, L) bool, True = real token; or int, the number of each token's text (see `pair_mask`).
         stride: tokens per window, for queries and keys alike.
     """
     windows = pool_mask(mask.bool(), stride)
@@ -91,7 +91,7 @@ def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor,
 
 
 def _pool_pairs(visible: Tensor, stride: int) -> Tensor:
-    """(B, 1, K, K) bool: True for windows with a query and a key that see each other, of (B, 1, L, L)."""
+    """Reduce a mask (B, 1, L, L) to (B, 1, K, K): True if any query and key in them are visible."""
     padding = -visible.shape[-1] % stride
     padded = functional.pad(visible, (0, padding, 0, padding))
     return padded.unflatten(3, (-1, stride)).unflatten(2, (-1, stride)).any(5).any(3)
@@ -121,7 +121,7 @@ class PooledTerm(LayeredTerm):
 class PooledHiddenMSE(PooledTerm):
     """`pooled_hidden_mse`: MSE of H_S W and the teacher's averaged states, summed over layer pairs.
 
-    It is WaLDORf's Eq. 2. Averaged over: windows with a real token.
+    WaLDORf Eq. 2. Averaged over: windows with a real token.
 
     Args:
         layers, stride, emd: see PooledTerm.
@@ -154,14 +154,14 @@ class PooledHiddenMSE(PooledTerm):
 class PooledAttentionScoreMSE(PooledTerm):
     """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, summed over layer pairs.
 
-    It is WaLDORf's Eq. 3. Averaged over: windows with a real token.
+    WaLDORf Eq. 3. Averaged over: windows with a real token.
 
     Args:
         layers, stride, emd: see PooledTerm.
     """
 
     class Settings(TermSettings):
-        """MSE with the teacher's largest attention score per window (WaLDORf), for equally many heads."""
+        """MSE with the teacher's largest attention score per window (WaLDORf), for equal numbers of heads."""
 
         layer_map: LayerMap = "uniform"
 
@@ -178,5 +178,5 @@ class PooledAttentionScoreMSE(PooledTerm):
         """The mean over windows for one pair of layers."""
         scores = inputs.teacher_outputs.scores[layer_t]
         return pooled_attention_score_mse(
-            inputs.student_outputs.scores[layer_s], scores, texts_of(inputs), self._stride
+            inputs.student_outputs.scores[layer_s], scores, text_mask_of(inputs), self._stride
         )

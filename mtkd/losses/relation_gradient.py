@@ -54,7 +54,7 @@ def _by_example(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads:
 
 
 def _texts(mask: Tensor) -> Iterator[tuple[int, int, slice | Tensor]]:
-    """The row, the number of tokens and the positions of each text; a slice if they follow each other."""
+    """Yield the row, the number of tokens and the positions of each text: a slice, or a mask if scattered."""
     for number in range(1, int(mask.max()) + 1) if mask.numel() else ():
         of_text = mask == number
         counts, firsts = of_text.sum(1).tolist(), of_text.int().argmax(1).tolist()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, vector_layers
 from mtkd.losses.layer_maps import LayerPairs
-from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of, texts_of
+from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of, text_mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.relation_gradient import RelationKL
 from mtkd.losses.term_settings import LayerMap, TermSettings
@@ -33,8 +33,8 @@ def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor
         a_s, b_s: (B, L, d_s) the student's vectors in the roles of queries and keys; pass one tensor twice
             for a self-relation.
         a_t, b_t: (B, L, d_t) the teacher's vectors; no gradient flows to them.
-        mask: (B, L) bool, True = real token; or integers, the number of each token's text, 0 = padding, of
-            which the tokens of a text have only that text as valid keys.
+        mask: (B, L) bool, True = real token; or int, the number of each token's text (0 = padding), where the
+            valid keys of a query are the tokens of the same text.
         n_heads: the number of relation heads.
 
     Raises:
@@ -54,7 +54,7 @@ def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         e_s, e_t: (B, L, d_s), (B, L, d_t) outputs of the embedding layers; no gradient flows to e_t.
-        mask: (B, L) bool or integers; see `relation_kl`.
+        mask: (B, L) bool or int; see `relation_kl`.
     """
     return relation_kl(e_s, e_s, e_t, e_t, mask, 1)
 
@@ -150,7 +150,7 @@ class Relation(LayeredTerm):
         return torch.stack(
             [
                 relation_kl(
-                    student[a], student[b], teacher[a], teacher[b], texts_of(inputs), self._relation_heads
+                    student[a], student[b], teacher[a], teacher[b], text_mask_of(inputs), self._relation_heads
                 )
                 for a, b in self._relations
             ]
@@ -226,7 +226,7 @@ class TokenSimilarity(TokenTerm):
 
     def forward(self, inputs: TermInput) -> Tensor:
         student, teacher = inputs.student_outputs.hidden[0], inputs.teacher_outputs.hidden[0]
-        return token_similarity_kl(student, teacher, texts_of(inputs)) * mask_of(inputs).sum()
+        return token_similarity_kl(student, teacher, text_mask_of(inputs)) * mask_of(inputs).sum()
 
 
 class SampleSimilarity(SampleTerm):

@@ -18,7 +18,7 @@ class SlowBuild:
     lie between two layers. Terms that do not compare layers start after `fraction` of the steps.
 
     Attributes:
-        fraction: the fraction of the steps that slow build takes; 0 = everything is on from the start.
+        fraction: the fraction of the steps during which layers are switched on; 0 = no slow build.
         layers: the student layers that at least one term compares, in ascending order.
     """
 
@@ -27,7 +27,7 @@ class SlowBuild:
 
     @classmethod
     def of(cls, fraction: float, terms: Iterable[LossTerm]) -> SlowBuild:
-        """The slow build of some terms; it takes no steps if none of them compares layers."""
+        """Build the schedule for some terms; if none of them compares layers, there is no slow build."""
         layers = sorted({layer for term in terms for layer, _ in term.slow_build_pairs})
         return cls(fraction, tuple(layers)) if layers else cls()
 

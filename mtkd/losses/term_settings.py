@@ -1,4 +1,4 @@
-"""What the settings of all losses have in common: the base class, schedules, layer maps and projections."""
+"""Settings that all losses share: the base class, schedules, layer maps and projections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _task_type(value: str) -> str:
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
     """uniform | skip | last | first | top:L | last-only | minilmv2 | emd, or pairs: [[1, 3], [2, 6]]"""
-    if value == "auto":  # another name of it
+    if value == "auto":  # an alias
         return "minilmv2"
     if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
         raise ValueError(
@@ -101,7 +101,7 @@ class TermSettings(Strict):
         weight: the weight of the term in the objective; or a schedule: points [fraction of the steps, value],
             interpolated linearly.
         task_types: the task types that the term applies to; None = all.
-        loss: the name of the loss, of which each has its own settings.
+        loss: the name of the loss, which determines the other settings of the term.
     """
 
     weight: Schedule = 1.0
@@ -115,7 +115,7 @@ def applies_to(task_types: Sequence[str] | None, task: Task) -> bool:
 
 
 def find_settings(term: Any) -> type[TermSettings] | None:
-    """The settings class of a term by the loss that its values name; None if they name no loss."""
+    """The settings class of the loss that the values of a term name; None if they name no known loss."""
     from mtkd.losses.loss_registry import find_loss
 
     loss = term.get("loss") if isinstance(term, Mapping) else None

@@ -22,8 +22,8 @@ ATTENTION = "mtkd_sdpa"
 _active: ContextVar[Capture | None] = ContextVar("capture", default=None)
 
 
-class Enough(Exception):
-    """Everything requested has been captured, so the remaining layers need not run."""
+class StopForward(Exception):
+    """Raised to end a forward pass early, once everything requested has been captured."""
 
 
 class Capture:
@@ -32,7 +32,7 @@ class Capture:
     Args:
         need: the outputs to keep; the caller adds the last layer's hidden states from the model's result.
         mask: (B, L) bool, True = real token.
-        to_the_end: True if the pass must run to its end.
+        to_the_end: True if the forward pass must not be stopped early.
 
     Attributes:
         captured: kind of output -> layer -> tensor.
@@ -50,7 +50,7 @@ class Capture:
         token = _active.set(self)
         try:
             return body(**inputs)
-        except Enough:
+        except StopForward:
             return None
         finally:
             _active.reset(token)
@@ -95,7 +95,7 @@ class Capture:
 
     def _stop_if_done(self) -> None:
         if self._n_missing == 0 and not self._to_the_end:
-            raise Enough
+            raise StopForward
 
 
 def _attention(
@@ -115,9 +115,9 @@ def _attention(
     else:
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
-    dropped = options.get("dropout", 0.0)
-    if position_bias is None and query.shape == key.shape and is_faster(query, dropped):
-        context = attention(query, key, value, attention_mask, scaling, dropped).transpose(1, 2)
+    dropout_p = options.get("dropout", 0.0)
+    if position_bias is None and query.shape == key.shape and is_faster(query, dropout_p):
+        context = attention(query, key, value, attention_mask, scaling, dropout_p).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -139,7 +139,11 @@ def _register() -> None:
 
 
 def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | None:
-    """The dotted name and the list of a body's layers, or None if it has no list of that length."""
+    """Find the list of layers of a transformers base model: its dotted name and the list, or None.
+
+    Args:
+        n_layers: the length of the list.
+    """
     return next(
         ((n, m) for n, m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers),
         None,
@@ -147,7 +151,7 @@ def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | N
 
 
 def watch(body: nn.Module, n_layers: int) -> bool:
-    """Make a body report to the active capture; return False if its list of layers cannot be found.
+    """Make a transformers base model report to the active capture; return False if it has no list of layers.
 
     The attention of families that do not use transformers' attention interface cannot be captured
     (`EncoderSpec.offers`).

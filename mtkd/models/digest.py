@@ -11,7 +11,7 @@ from tasks.common.sha256 import digest_bytes
 
 
 def digest_weights(module: nn.Module) -> str:
-    """A SHA-256 of the parameters and buffers of a module, and their names."""
+    """A SHA-256 of the names, dtypes and values of a module's parameters and buffers."""
     parts: list[bytes | str] = []
     for name, value in sorted(module.state_dict().items()):
         parts += [name, str(value.dtype), tensor_bytes(value)]
@@ -19,7 +19,7 @@ def digest_weights(module: nn.Module) -> str:
 
 
 def tensor_bytes(value: Tensor) -> bytes:
-    """The values of a tensor of any dtype, in memory order; raises UserError if it has none."""
+    """The values of a tensor of any dtype, in memory order; raises UserError on the device "meta"."""
     if value.is_meta:
         raise UserError("a weight has no values: it is on the device 'meta'", expected="weights on a device")
     return np.asarray(value.detach().cpu().contiguous().view(-1).view(torch.uint8)).tobytes()

@@ -1,4 +1,4 @@
-"""An exported model that can replace a torch model: `mtkd evaluate`, `predict` and `bench` take either."""
+"""An exported model that can replace a torch model: `mtkd evaluate`, `predict` and `bench` accept both."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tasks.tokens.encoding import TokenArrays
 
 
 class ExportedModel(MultiTaskModel):
-    """A model that ONNX Runtime runs on the CPU, with as many threads as torch uses; it gives only logits.
+    """A model that ONNX Runtime runs on the CPU, with as many threads as torch uses; it returns only logits.
 
     Args:
-        place: the directory of the export.
-        saved: its description.
+        directory: the directory of the export.
+        saved: the contents of its model.json.
     """
 
     def __init__(self, directory: Path, saved: SavedModel):
@@ -36,7 +36,7 @@ class ExportedModel(MultiTaskModel):
         self.tokeniser = self.runtime.reader.tokeniser
         self.head_modules = nn.ModuleDict()
         config = saved.config
-        # Parts of the program ask an encoder for these.
+        # The attributes of an encoder that callers read.
         self.encoder: Any = SimpleNamespace(
             config=config, spec=config.spec, offers=OutputSpec(), input_format=config.input_format
         )

@@ -17,7 +17,7 @@ class Dropout(nn.Dropout):
     """`torch.nn.Dropout` with the same distribution: each value is dropped independently with probability p.
 
     On a CPU it draws how many values lie between one dropped value and the next, which is geometrically
-    distributed, so it needs a random number for p of the values instead of for each. The seed of a call comes
+    distributed, so it needs only about p n random numbers for n values. The seed of a call comes
     from torch's generator: `torch.manual_seed` makes it reproducible. On other devices, torch's own dropout
     is used.
     """
@@ -66,8 +66,9 @@ def attention(
 
     Args:
         query: (B, heads, L, d), as `key` and `value`.
-        mask: True where a query attends to a key, or what is added to the scores; (B, heads or 1, L or 1, L).
-        scaling: of the scores; None = 1 / sqrt(d).
+        mask: (B, heads or 1, L or 1, L) bool, True where a query attends to a key; or float,
+            added to the scores.
+        scaling: the factor of the scores; None = 1 / sqrt(d).
         p: the probability that an attention probability becomes 0.
 
     Returns:

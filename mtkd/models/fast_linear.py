@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_MIN_MULTIPLICATIONS = 1 << 22  # multiplications; in fewer, the time of the call counts more
+_MIN_MULTIPLICATIONS = 1 << 22  # in smaller products, the overhead of the call dominates
 
 
 class Linear(nn.Linear):
@@ -71,10 +71,10 @@ class _Multiplied(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         values, weight = ctx.saved_tensors
-        to_values, to_weight, to_bias = ctx.needs_input_grad
+        needs_values, needs_weight, needs_bias = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
         return (
-            _multiply(gradient, weight.t()) if to_values else None,
-            rows.t() @ values.flatten(0, -2) if to_weight else None,
-            rows.sum(0) if to_bias else None,
+            _multiply(gradient, weight.t()) if needs_values else None,
+            rows.t() @ values.flatten(0, -2) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
         )

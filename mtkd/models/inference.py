@@ -85,7 +85,7 @@ def pooled_vectors(
     with torch.inference_mode():
         for indices in _batches(reader, encoded, batch_size):
             pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
-            assert pooled is not None, "asked for"
+            assert pooled is not None, "requested above"
             result[indices] = pooled.float().cpu().numpy()
             if advance:
                 advance(len(indices))

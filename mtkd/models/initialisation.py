@@ -45,8 +45,8 @@ class InitContext:
         init_spec: what is known about the teacher without its weights.
         importance: the importance of the teacher's parts, if the student's settings need it.
         texts: the training texts, one array per column; can be empty.
-        kept: for each token id of the student the teacher's id of the same token, if the student's vocabulary
-            is a part of the teacher's.
+        kept: for each token id of the student, the teacher's id of the same token, if the student's
+            vocabulary is a subset of the teacher's; else None.
     """
 
     tokeniser: Tokeniser
@@ -92,15 +92,15 @@ def check_embedding_width(size: int, table: Tensor, group: str, source: str) -> 
     """Check that embeddings of width `size` can start from a table of word embeddings, (V, d).
 
     Args:
-        group: the settings that the width is one of, such as "student.bilstm".
-        source: where the table is from, for the error.
+        group: the table of settings that has `embedding_size`, such as "student.bilstm".
+        source: the origin of the table, for error messages.
 
     Raises:
         UserError: `size` is not d.
     """
     if size != (width := table.shape[1]):
         raise UserError(
-            f"the student's embeddings have the width {size}, those of {source} {width}",
+            f"the student's embeddings have width {size}, but those of {source} have width {width}",
             hint=f"use `{group}.embedding_size={width}` or `{group}.embeddings=random`",
         )
 

@@ -26,19 +26,19 @@ _TYPES = {
 _TEXT = """\
 # {title}
 
-{what}
+{description}
 
-| task | reads | answers | validation scores{of_scores} |
+| task | input | output | validation scores{of_scores} |
 | --- | --- | --- | --- |
 {tasks}
 {rounded}
-The scores are those of the rows on which the best epoch was chosen, so they are a little too high. Limits:
-the model was trained for these tasks, on text like that of its training rows{data}. It was not tested on
-other text, nor for unfair treatment of groups of people.
+The scores were measured on the rows that were also used to choose the best epoch, so they are slightly
+optimistic. Limits: the model was trained for these tasks, on text like that of its training rows{data}. It
+was not tested on other text, or for bias against groups of people.
 
 ## Use
 
-Install mtkd; then
+Install mtkd, then run:
 
 {use}
 
@@ -70,7 +70,7 @@ def model_card(
     """Write the text of README.md.
 
     Args:
-        encoder: what reads the text, in words.
+        encoder: a description of the encoder.
         use: how to use the model, as Markdown.
         files: the files of the directory, as Markdown.
         rounded: for a model with int8 weights, its scores as Markdown; those in `info` are then labelled as
@@ -97,7 +97,7 @@ def model_card(
     data_note = f" (`{source}`)" if source else ""
     text = _TEXT.format(
         title=title,
-        what=description,
+        description=description,
         of_scores=" of the fp32 model" if rounded else "",
         tasks=lines,
         rounded=f"\n{rounded}\n" if rounded else "",

@@ -40,7 +40,7 @@ from tasks.tokens.batching import ModelInputs
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser
 
-_PREFIX = "task_"  # of heads in `MultiTaskModel.head_modules`, but not in files
+_PREFIX = "task_"  # of the keys of `MultiTaskModel.head_modules`; the keys in files do not have it
 
 
 class MultiTaskModel(nn.Module):
@@ -49,7 +49,7 @@ class MultiTaskModel(nn.Module):
     Attributes:
         tasks: head name -> Task.
         head_modules: the heads as a module. Its keys have a prefix, because a ModuleDict refuses the names of
-            its own methods, such as "type", which are good names of tasks.
+            its own methods, such as "type", which tasks may have.
         info: see ModelInfo.
         tokeniser: turns text into the encoder's token ids.
     """
@@ -116,7 +116,7 @@ class MultiTaskModel(nn.Module):
 
     @property
     def text_reader(self) -> Reader:
-        """How this model reads single texts of no task."""
+        """How this model reads texts that belong to no task."""
         return self._reader()
 
     def _reader(self, *tasks: Task) -> Reader:
@@ -149,7 +149,7 @@ class MultiTaskModel(nn.Module):
         return OutputSpec(pooled=not of_tokens, sequence=of_tokens)
 
     def logits(self, head: str, inputs: ModelInputs, out: EncoderOutput) -> Tensor:
-        """The logits of a head, from what the encoder gave for the batch."""
+        """Compute the logits of a head from the outputs of the encoder for the batch."""
         module = self._head(head)
         if isinstance(module, SANHead):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
@@ -167,7 +167,7 @@ class MultiTaskModel(nn.Module):
         if out.pooled is None or out.pooled.shape[-1] != width:
             given = "none" if out.pooled is None else f"of width {out.pooled.shape[-1]}"
             raise UserError(
-                f"{type(self.encoder).__name__} must return pooled vectors of width {width}; it gave {given}",
+                f"{type(self.encoder).__name__} must return pooled vectors of width {width}, not {given}",
                 hint="its `spec.pooled_size` must be the width of what its `forward` returns",
             )
         return out.pooled
@@ -186,7 +186,7 @@ class MultiTaskModel(nn.Module):
         for task in tasks:
             if task.map:
                 raise UserError(
-                    f"the task {task.name!r} has no head of its own: `map` changes those of {task.head!r}",
+                    f"the task {task.name!r} has no head of its own: `map` converts those of {task.head!r}",
                     hint=f"name {task.head!r} instead",
                 )
         task_of_head = {task.head: task for task in tasks}
@@ -198,11 +198,11 @@ class MultiTaskModel(nn.Module):
         self._set_heads(heads)
 
     def require_heads(self, tasks: Iterable[Task], what: str) -> None:
-        """Check that there is a matching head for each task; see `require_heads`."""
+        """Check that there is a matching head for each task; see `tasks.model_tasks.require_heads`."""
         require_heads(self.tasks, tasks, what)
 
     def save(self, directory: Path) -> None:
-        """Write the model, `model.json` last: the weights of encoder and heads, and the tokeniser.
+        """Write the weights of encoder and heads, the tokeniser, and last `model.json`.
 
         transformers' `AutoModel.from_pretrained` can load a Transformer encoder from the directory, without
         the heads. README.md is its model card.

@@ -72,7 +72,7 @@ def _check_files(file: Path) -> None:
 
 
 def _parts(file: Path) -> list[Path]:
-    """The files that an index names; none if the file is no index."""
+    """The files that an index names; none if the file is not an index."""
     names = read_record(file, _Index).weight_map.values() if file.name == INDEX else ()
     return [file.with_name(name) for name in dict.fromkeys(names)]
 
@@ -143,7 +143,7 @@ def refuse_other_types(module: nn.Module, file: Path, prefix: str = "") -> None:
 
     Args:
         file: safetensors, or the index of several.
-        prefix: what names of weights may start with in the module alone or in the file alone.
+        prefix: a prefix that the names of weights may have in the module but not in the file, or vice versa.
 
     Raises:
         UserError: they are integers, truth values or complex numbers, which loading would convert silently.
@@ -193,10 +193,10 @@ def read_bin(file: Path) -> dict[str, Tensor]:
 
 
 def read_torch_file(file: Path, expected: str, hint: str) -> Any:
-    """What a file of `torch.save` holds; nothing but tensors and plain values is loaded.
+    """Load a file that `torch.save` wrote; only tensors and plain values are accepted.
 
     Args:
-        expected, hint: of the error.
+        expected, hint: parts of the error; see `UserError`.
 
     Raises:
         UserError: the file is damaged or holds other objects.

@@ -42,7 +42,7 @@ class SavedModel:
 
     Attributes:
         encoder_json: the encoder's configuration as plain JSON values.
-        file: where it was read; None for a transformers checkpoint.
+        file: the model.json that it was read from; None for a transformers checkpoint.
     """
 
     encoder_json: dict[str, Any]
@@ -131,7 +131,7 @@ def model_directory(directory: Path) -> Path:
     """The directory of the model: `directory` itself, its subdirectory `model/`, or a model of the hub.
 
     Raises:
-        UserError: neither contains a model.
+        UserError: none of them contains a model.
     """
     for path in (directory, directory / "model", from_hub(str(directory), "model.json") or directory):
         if (path / "model.json").is_file() and any((path / file).is_file() for file in (WEIGHTS, EXPORT)):

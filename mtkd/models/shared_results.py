@@ -22,11 +22,11 @@ def shared_results() -> Iterator[None]:
 
 
 def shared(key: Callable[[], str], compute: Callable[[], Result]) -> Result:
-    """A result, computed unless the last one had the same key; outside of `shared_results` always computed.
+    """Return the last result if it has the same key; otherwise, or outside `shared_results`, compute one.
 
     Args:
         key: returns a digest of everything that determines the result; called only if results are shared.
-        compute: returns the result, which nobody may change.
+        compute: returns the result, which callers must not modify.
     """
     last = _last.get()
     if last is None:

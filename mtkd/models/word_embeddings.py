@@ -12,13 +12,13 @@ from tasks.common.progress import say
 from tasks.tokens.tokeniser import Tokeniser
 from tasks.tokens.word_vectors import read_word_vectors
 
-STD = 0.1  # of the vectors of words that the file lacks
+STD = 0.1  # standard deviation of the random vectors of words that the file lacks
 
 
 def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
-    """A table of embeddings (V, width) with the vectors of a file; the caller seeds torch for the others.
+    """Build word embeddings (V, width) from a file of vectors; words that it lacks get random vectors.
 
-    Words are looked up as the vocabulary spells them, in lower case.
+    Words are looked up as the vocabulary spells them, in lower case. The caller seeds torch.
 
     Args:
         file: see `tasks.tokens.word_vectors.read_word_vectors`.

@@ -68,7 +68,7 @@ def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
 
 @dataclass(frozen=True)
 class Section:
-    """The settings of one class, without those of the classes in it.
+    """The settings of one class, without those of nested classes.
 
     Attributes:
         title: where they are set: "distill", "train", "terms.NAME, loss = relation".
@@ -96,7 +96,7 @@ def sections() -> list[Section]:
 
 
 def markdown() -> str:
-    """docs/settings.md."""
+    """The text of docs/settings.md."""
     lines = [
         "# Settings",
         "",
@@ -130,9 +130,9 @@ def _prefix(title: str) -> str:
 def _classes(
     title: str, prefix: str, model: type[BaseModel], base: type[BaseModel]
 ) -> Iterator[tuple[str, type[BaseModel], type[BaseModel]]]:
-    """Title and class of a settings class and of those in it, each with the class whose settings it repeats.
+    """Yield (title, class, base) of a settings class and nested ones; settings of `base` are not repeated.
 
-    The settings that all losses or all kinds of students have come once, before those of each loss or kind.
+    The settings that all losses or all kinds of students share come before those of each loss or kind.
     """
     yield title, model, base
     for name, field in model.model_fields.items():
@@ -176,7 +176,7 @@ def _only(field: FieldInfo) -> Any:
 
 
 def _leaves(model: type[BaseModel], base: type[BaseModel], prefix: str) -> list[SettingInfo]:
-    """The settings of a class that hold a value, but those of `base` and the one that chooses the class."""
+    """The settings of a class that are not tables, without those of `base` and the one that selects it."""
     return [
         _info(model, name, field, prefix + name, _default(field))
         for name, field in model.model_fields.items()
@@ -195,7 +195,7 @@ def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: 
 
 
 def written(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """A value in the form that `--set` accepts."""
     if value is inspect.Parameter.empty:
         return ""
     return "none" if value is None else value if isinstance(value, str) else as_toml(value)

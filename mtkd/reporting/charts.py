@@ -84,7 +84,7 @@ def curves(
 
     Args:
         lines: name -> (step, value).
-        roles: of the names; None = each line has a colour of its own.
+        roles: name -> role, which determines the colour; None = each line has its own colour.
         stages: (first step, name) of each stage.
     """
     values = [value for points in lines.values() for _, value in points]

@@ -1,4 +1,4 @@
-"""A transformers checkpoint as a line of a report: it is no run, so it is scored for the report."""
+"""Scores of a transformers checkpoint, which is not a run, for a line of the report."""
 
 from __future__ import annotations
 

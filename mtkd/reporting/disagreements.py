@@ -36,7 +36,7 @@ class Example:
 
     Attributes:
         texts: (column, text) of each text; empty if they cannot be read.
-        answers: of the two models.
+        answers: the answers of the two models.
     """
 
     uid: str
@@ -50,9 +50,9 @@ class Disagreements:
     """The rows of a task on which two models disagree.
 
     Attributes:
-        rule: which rows come first.
+        rule: the measure by which the rows are sorted, in words.
         count, rows: on how many of how many rows the models disagree.
-        missing: why there are no texts; None if there are.
+        missing: why the texts cannot be read; None if they can.
     """
 
     models: tuple[str, str]
@@ -130,7 +130,7 @@ def find_disagreements(
 
 
 def _gaps(task: Task, one: RowPredictions, other: RowPredictions) -> tuple[np.ndarray, str]:
-    """(n,) how far the models are apart, 0 where they agree; and what that is, in words."""
+    """(n,) how much the models disagree on each row, 0 where they agree; and this measure in words."""
     a, b = one.predictions, other.predictions
     if one.by_row:
         means = [np.mean(list(side.by_row.values()), axis=0) for side in (one, other)]

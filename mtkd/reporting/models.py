@@ -67,10 +67,10 @@ class ReportedModel:
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """What a report is made of.
+    """The runs and models that a report shows.
 
     Attributes:
-        title: the title of the grid, if the runs are those of one.
+        title: the title of the grid, if all runs belong to one grid.
         models: teachers first, then students, label-only students and fine-tuned models.
         reference: the model that the others are compared with.
         timed: how the times were measured; None if they were not.
@@ -188,7 +188,7 @@ class _Compared(TypedDict):
 
 @dataclass(frozen=True)
 class _Grid:
-    """What a compare.json says; `ms`: row -> batch size -> milliseconds."""
+    """The contents of a compare.json; `ms`: row -> batch size -> milliseconds."""
 
     directory: Path
     title: str

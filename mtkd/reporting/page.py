@@ -219,7 +219,7 @@ def _scores_over_steps(run: Run) -> dict[str, list[tuple[float, float]]]:
 
 
 def _curves(run: Run) -> list[Markup]:
-    """The charts of a run's loss and validation scores over steps, where there are points enough for one."""
+    """The charts of a run's loss and validation scores over steps, if there are enough points."""
     losses = [(record["step"], record["loss"]) for record in run.log if "loss" in record]
     scores = _scores_over_steps(run)
     run_curves = []

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def role(self) -> str:
-        """What the run is in a comparison, one of `ROLES`."""
+        """The role of the run in a comparison, one of `ROLES`."""
         if self.identity["command"] != "distill":
             return TEACHER if self.identity["command"] == "refine" else FINETUNED
         return CONTROL if self.identity["settings"]["supervision"] == "labels" else STUDENT

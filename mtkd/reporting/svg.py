@@ -62,7 +62,7 @@ def number(value: float) -> str:
 
 
 def figure(width: float, height: float, title: str, description: str, parts: Iterable[Markup]) -> Markup:
-    """A chart with its title and description for readers that do not see it."""
+    """A chart with its title, and its description for screen readers."""
     return Markup(
         '<svg viewBox="0 0 {:g} {:g}" role="img" style="max-width:{:g}px"><title>{}</title>'
         "<desc>{}</desc>{}</svg>"
@@ -118,7 +118,7 @@ def css_class(role: str) -> str:
 
 
 def width_of(value: str) -> float:
-    """About how many pixels a label is wide."""
+    """The approximate width of a label in pixels."""
     return len(value) * TEXT * _WIDE
 
 

@@ -232,8 +232,10 @@ class MicroBatches:
         return StepBatches(task, batches, weights, batch_items, num_items, drawn)
 
     def _micro_batches(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
-        """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one
-        row with weight 0, so that all processes run the same number of micro-batches.
+        """This process's rows of a draw as micro-batches: (row indices, weight).
+
+        The weight is 1. A process with too few rows runs one row with weight 0, so that all processes run the
+        same number of micro-batches.
         """
         task = drawn.rows.task
         groups = drawn.rows.groups

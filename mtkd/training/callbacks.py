@@ -187,7 +187,7 @@ class JsonLinesLog(MetricLog):
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         """Open the file."""
         if self._path.exists():
-            require_file(self._path)  # a named pipe would be waited for
+            require_file(self._path)  # opening a named pipe would block
         self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_train_end)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

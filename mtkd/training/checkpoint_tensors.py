@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, checked before a model or an optimiser takes any of them."""
+"""Checks of the tensors of a checkpoint, before a model or an optimiser loads any of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _state_problems(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterato
 
 
 def _may_be_state(param: Tensor, value: Tensor) -> bool:
-    """True for a number, and for a tensor with the shape of a parameter, in which axes may be averaged."""
+    """True for a scalar, and for the shape of the parameter, in which axes may have size 1 (Adafactor)."""
     if value.dtype in (torch.bool, torch.complex64, torch.complex128):
         return False
     pairs = zip(value.shape, param.shape, strict=False)

@@ -63,7 +63,7 @@ def die_with_parent() -> None:
     def watch() -> None:
         while os.read(0, 1):
             pass
-        os.kill(os.getpid(), signal.SIGKILL)  # like the parent; its lock is free at once
+        os.kill(os.getpid(), signal.SIGKILL)  # as if killed with the parent, so that locks are free at once
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -76,12 +76,12 @@ def sigterm_exits() -> Iterator[None]:
         return
 
     exit_error = SystemExit(128 + signal.SIGTERM)
-    callers_alarm: list[Any] = []  # of the caller: its handler, and its timer
+    callers_alarm: list[Any] = []  # the caller's handler and timer of SIGALRM
 
     def leave(number: int, frame: Any) -> None:
         if not callers_alarm:
             callers_alarm.extend([signal.signal(signal.SIGALRM, leave), signal.getitimer(signal.ITIMER_REAL)])
-        # Python ignores what is raised in a callback of imports or garbage collection: try again in a second.
+        # Python ignores exceptions in callbacks of imports or garbage collection, so raise again in a second.
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         if not _is_handled(exit_error):
             raise exit_error

@@ -1,4 +1,4 @@
-"""What the processes of a run decide together: to stop training, and when to write a checkpoint."""
+"""Decisions that all processes of a run make together: when to stop, and when to write a checkpoint."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 
 MAX_ROWS = 5000  # of each task; more rows hardly change a linear head
-# Of the L2 penalty, in units of the features' mean squared distance from their mean.
+# Strengths of the L2 penalty, relative to the mean squared distance of the features from their mean.
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 _HELD_OUT = 0.2
 _ITERATIONS = 100
@@ -40,11 +40,11 @@ def fit_linear_heads(
     learn.) Heads with a hidden layer, heads of `span` tasks and heads without labelled rows are not changed.
 
     Args:
-        model: on any device; it is in evaluation mode meanwhile.
+        model: on any device; its encoder runs in evaluation mode.
         tasks: name -> task.
         rows: task name -> rows; those without a label are left out.
         batch_size: rows that go through the encoder at once.
-        seed: chooses the rows of large tasks.
+        seed: selects the rows of large tasks, and the held-out rows.
 
     Returns:
         The names of the tasks whose heads were fitted.
@@ -143,7 +143,7 @@ def _fit(probe: _Probe, output: nn.Linear, seed: int) -> None:
             losses.append(judged.loss(output).total.item())
     best = _STRENGTHS[int(np.argmin(losses))] if losses else _STRENGTHS[-1]
     _minimise(probe, output, best)
-    with torch.no_grad():  # the same function of the features as they are
+    with torch.no_grad():  # the same function of the features before they were standardised
         output.weight.div_(scale.clamp(min=1e-12))
         output.bias.sub_(output.weight @ center)
 

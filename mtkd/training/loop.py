@@ -1,4 +1,4 @@
-"""The training loop of all jobs: steps, checkpoints and logs, whatever is trained."""
+"""The training loop that all jobs share: steps, checkpoints and logs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,14 @@ StepData = TypeVar("StepData")  # what a step is computed from: its rows or batc
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of training: steps, epochs, the best watched value, one record per epoch, training time, and
-    the epoch whose weights were kept (None = the last ones, without a choice).
+    """The result of training.
+
+    Attributes:
+        steps, epochs: how many were finished.
+        best: the best value of the watched metric (`train.metric`); None if nothing was evaluated.
+        history: one record per epoch.
+        seconds: training time.
+        kept_epoch: the epoch whose weights were kept; None = the last weights, without a choice.
     """
 
     steps: int
@@ -159,7 +165,7 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     @property
     def resumes(self) -> bool:
-        """True if `fit` will continue from a checkpoint; every process must ask."""
+        """True if `fit` will continue from a checkpoint; every process must read it."""
         return find_checkpoint(self.checkpoints) is not None
 
     def start(self) -> None:

@@ -47,7 +47,7 @@ def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 
 
 
 def linear_rate(highest: float, step: int, total: int, warm: int, top: int) -> float:
-    """A learning rate that rises over `warm` steps, stays until step `top` and falls to 0 at `total`."""
+    """A learning rate that rises for `warm` steps, is constant until step `top` and falls to 0 at `total`."""
     if step < warm:
         return highest * (step + 1) / (warm + 1)
     return highest if step < top else highest * (total - step) / max(total - top, 1)

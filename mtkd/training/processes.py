@@ -21,10 +21,11 @@ Result = TypeVar("Result")
 
 
 def make_accelerator(device: str | None = None) -> Accelerator:
-    """Create the accelerator of a run, which handles device and processes. Heads may be unused in a step.
+    """Create the accelerator of a run, which handles device and processes.
 
     It does not depend on the precision, so that one process can run jobs of several precisions; the training
-    step and evaluation use autocast themselves.
+    step and evaluation use autocast themselves. DDP looks for unused parameters, because each step uses the
+    head of only one task.
 
     Args:
         device: "cpu", "cuda", "cuda:1" or "mps"; None = a GPU per process if available.
@@ -119,10 +120,10 @@ def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[
 
 
 def from_main_process(compute: Callable[[], Result]) -> Result:
-    """What a function returns in the main process, in all processes; every process must call this.
+    """Run a function in the main process, and return its result in all processes, which must all call this.
 
     Raises:
-        UserError: in all processes, what the function raised in the main one.
+        UserError: in all processes, the error that the function raised in the main process.
     """
     outcome: list[Any] = [None, None]
     if PartialState().is_main_process:

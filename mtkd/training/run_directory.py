@@ -62,7 +62,7 @@ def _read_record(directory: Path) -> dict[str, Any]:
     try:
         return read_run_record(file)
     except UserError:
-        if file.is_file() and has_check(file):  # ours, and damaged
+        if file.is_file() and has_check(file):  # a record of mtkd, and damaged
             raise
         return {}
 

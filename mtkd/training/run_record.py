@@ -1,4 +1,4 @@
-"""What run.json holds, and the result.json of its parts, and reading them back."""
+"""The contents of run.json and result.json, which are validated when they are read."""
 
 from __future__ import annotations
 

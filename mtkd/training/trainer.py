@@ -227,7 +227,7 @@ class Trainer(TrainingLoop[StepBatches]):
         """Evaluate, keep the best weights, and decide whether to stop early.
 
         Args:
-            record: that of the epoch, to which the scores are added.
+            record: the record of the epoch, to which the scores are added.
         """
         position = self.position
         with self.parallel.on_device():

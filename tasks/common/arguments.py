@@ -83,7 +83,7 @@ def checked_values(
     Args:
         hints: names without a hint are not checked.
         signature: if the values are arguments, for their defaults.
-        what: if they are none, what has the values, for the error.
+        what: if they are not, the name of the object that has the values, for error messages.
 
     Raises:
         UserError: a value does not fit its hint.

@@ -47,8 +47,9 @@ class MtkdWarning(UserWarning):
 
 
 def plain(text: str) -> str:
-    """A text as messages show it: URLs in place of the paths of local copies, and control characters, which
-    could command a terminal, spelled out.
+    """Prepare a text for a message: replace the paths of local copies by URLs, and escape control characters.
+
+    Control characters could send commands to a terminal.
     """
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
 
@@ -91,7 +92,7 @@ def _cutoff(value: str) -> float:
 
 
 def did_you_mean_path(path: Path) -> str:
-    """The same for a path that does not exist, with what is beside it."""
+    """`did_you_mean` for a path that does not exist, among the entries of its directory."""
     try:
         beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
     except OSError:  # no such directory, or one that cannot be read

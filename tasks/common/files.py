@@ -78,8 +78,9 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
     Even if the process is killed, readers see either the old file or the complete new one.
 
     Args:
-        alone: True where no directory is locked, so that nobody else removes what killed processes left: the
-            temporary file is locked itself, and those for `path` that no process holds are removed.
+        alone: True if the directory is not locked, so that no other code removes the leftovers of killed
+            processes. The temporary file itself is then locked, and older ones for `path` that no process has
+            locked are removed.
 
     Raises:
         UserError: the disk is full or the path cannot be written.
@@ -140,8 +141,10 @@ def _remove_unheld(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `path` that replaces `path`, with all that is in it, if the block
-    succeeds. It is for directories that only mtkd writes, such as checkpoints; see `staged_directory`.
+    """Yield a temporary directory beside `path`, which replaces `path` as a whole if the block succeeds.
+
+    Use this only for directories that nothing but mtkd writes, such as checkpoints; otherwise see
+    `staged_directory`.
 
     Raises:
         UserError: the disk is full or the path cannot be written.

@@ -1,4 +1,4 @@
-"""From a type hint to a function that checks values; `tasks.common.arguments` uses it."""
+"""Builds functions that check values against type hints, for `tasks.common.arguments`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.common.scalar_checks import SCALARS, Check, Unfit
 
 
 class _Later(type):
-    """A class that stands for one of a module: nothing is an instance before the module is imported."""
+    """Stands for a class of a module; no value is an instance of it before that module is imported."""
 
     module: str
 
@@ -29,7 +29,7 @@ def later(module: str, name: str) -> Any:
 
 
 def check_of(hint: Any, metadata: Sequence[Any] = ()) -> Check:
-    """The function that checks values of a type hint; `metadata`: its marks."""
+    """Build the function that checks values of a type hint; `metadata`: its markers, such as `Range`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return check_of(arguments[0], (*hint.__metadata__, *metadata))
@@ -144,7 +144,7 @@ def _tuple(arguments: Sequence[Any]) -> Check:
     return check
 
 
-_LISTED: Any = (MappingView, types.GeneratorType, map, zip, filter)  # what counts as a list, too
+_LISTED: Any = (MappingView, types.GeneratorType, map, zip, filter)  # types that are accepted as lists, too
 
 
 def _items(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Marks that the type hints of arguments can have, `Annotated[int, Range(1, 9)]`, and hints in words."""
+"""Markers for the type hints of arguments, `Annotated[int, Range(1, 9)]`, and type hints in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-HIGH_LIMIT = 10**9  # a higher limit is not worth naming
+HIGH_LIMIT = 10**9  # messages leave out upper limits from here on
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Expected:
-    """Words in place of those that are made from the hint.
+    """Words that replace the description made from the type hint.
 
     Attributes:
         hint: how to fix a value that does not fit.
@@ -44,7 +44,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class IsDevice:
-    """Marks text that names a device, so that a `torch.device` is as good."""
+    """Marks text that names a device; a `torch.device` is accepted, too."""
 
 
 @dataclass(frozen=True)

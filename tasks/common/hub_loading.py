@@ -37,7 +37,7 @@ def embedded_encoder() -> Path:
 
 
 def quieten() -> None:
-    """Turn off the transformers' log messages and progress bars."""
+    """Turn off the log messages and progress bars of transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

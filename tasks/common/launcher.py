@@ -1,4 +1,4 @@
-"""What a launcher (torchrun, `accelerate launch`) tells each process in the environment."""
+"""The environment variables that a launcher (torchrun, `accelerate launch`) sets for each process."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def launch() -> Launch:
     """The place of this process, by WORLD_SIZE and RANK.
 
     Raises:
-        UserError: a variable is not a number that it can be.
+        UserError: a variable is not a number in its range.
     """
     count = _number("WORLD_SIZE", 1, 1)
     return Launch(_number("RANK", 0, 0, count - 1), count) if count > 1 else Launch()
 
 
 def check_launch() -> Launch:
-    """The same, if everything that the processes need to find each other is there.
+    """Like `launch`, but also check the variables that the processes need to find each other.
 
     Raises:
         UserError: a variable is missing or invalid.

@@ -1,4 +1,4 @@
-"""Locks of directories: only one process writes to a directory, and what killed ones left is removed."""
+"""Locks of directories: one process at a time writes to a directory; leftovers of killed ones are removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def locked(out: Path, *, wait: bool | float = False) -> Iterator[None]:
     processes left in `out` are removed.
 
     Args:
-        wait: wait until the lock is free instead of raising; or for so many seconds at most.
+        wait: wait until the lock is free instead of raising; a number = for at most so many seconds.
 
     Raises:
         LockedError: another process holds the lock.

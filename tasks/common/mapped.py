@@ -28,8 +28,8 @@ class MappedArray:
     """A numpy array that is written part by part.
 
     Args:
-        dtype: of the values.
-        shape: of one item; () for numbers.
+        dtype: the dtype of the values.
+        shape: the shape of one item; () for scalars.
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = ()):

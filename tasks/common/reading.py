@@ -1,6 +1,6 @@
 """Reading small files as a whole, and the check that something is a regular file before it is opened.
 
-A named pipe or a device in place of a file would otherwise be waited for, or be read without end.
+Otherwise, opening a named pipe could block, and reading a device might never end.
 """
 
 from __future__ import annotations

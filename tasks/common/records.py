@@ -47,7 +47,7 @@ Read = TypeVar("Read")
 
 
 CHECK = "check"  # the key of a record's own digest
-# How long something took had no part in the digests that earlier versions of mtkd wrote.
+# Earlier versions of mtkd left measured times out of these digests.
 _TIMES = frozenset({"seconds", "ms", "speed", "gpu_ms", "gpu_speed"})
 
 
@@ -67,7 +67,7 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
     Args:
         kind: a `Record`, or any other type that pydantic can check, such as `dict[str, Any]`.
         newest: the newest version of its format that can be read, for a record with the key "format".
-        hint: of the error.
+        hint: the hint of the error.
 
     Raises:
         UserError: the file is missing, not JSON, of a newer format, or not of this kind; it names the file,
@@ -97,13 +97,13 @@ def has_check(path: Path) -> bool:
 
 
 def short_digest(values: Any) -> str:
-    """The digest of JSON values that their record has as `CHECK`."""
+    """The digest of JSON values that a record stores under the key `CHECK`."""
     text = json.dumps(json.loads(json.dumps(values)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _timeless(value: Any) -> Any:
-    """JSON values without those that say how long something took."""
+    """JSON values without measured times."""
     if isinstance(value, dict):
         return {key: _timeless(part) for key, part in value.items() if key not in _TIMES}
     return [_timeless(part) for part in value] if isinstance(value, list) else value
@@ -116,7 +116,7 @@ def _without_check(raw: bytes, path: Path) -> bytes:
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError):
-        return raw  # the error is that of the caller
+        return raw  # the caller reports the error
     recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
     if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
         return raw  # a key of the same name in somebody else's file
@@ -151,7 +151,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
-    """The values of TOML; raises UserError like `read_toml`."""
+    """Parse TOML; raises UserError like `read_toml`."""
     try:
         return plain_toml(raw.decode("utf-8-sig"))  # Windows editors write a byte-order mark
     except ValueError as error:
@@ -159,7 +159,7 @@ def parse_toml(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def plain_toml(text: str) -> dict[str, Any]:
-    """The values of TOML; raises ValueError also for depth, and for integers of more than 64 bits."""
+    """Parse TOML; raises ValueError also for deep nesting, and for integers of more than 64 bits."""
     try:
         values = tomllib.loads(text)
         _refuse_long(values)
@@ -193,7 +193,7 @@ def _refuse_long(value: Any) -> None:
 
 
 def explained(error: ValidationError, where: str, hint: str | None = None) -> UserError:
-    """The error for the first value that is not as its type says."""
+    """The error for the first value that does not match its type."""
     first = error.errors(include_url=False)[0]
     # The location also names the type that was tried last, if a value may have several.
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith("constrained-"))

@@ -41,7 +41,7 @@ _SAVED = 5.0  # seconds between two writes of an index
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 _SECRET = r"(?<=//).*@|(?<=\?).*"
 _IN_ADDRESS = r"[^/]*:(?!\d+(/|$))"  # a password: a colon that no port follows
-_MANY_THREADS = ("memory://", "hf://")  # besides asynchronous ones, these may be used by several
+_MANY_THREADS = ("memory://", "hf://")  # like asynchronous ones, these may be used by several threads
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _verified: set[tuple[Path, int, int]] = set()  # copies found intact by this process: path, size, time
 
@@ -95,9 +95,9 @@ class Mirror:
 
     Attributes:
         url: what it is the copy of.
-        folder: has the copy, its index and its lock.
-        root: the URL, of a pattern without the parts that have a `*`.
-        path: where the copy is; of a pattern, with the pattern.
+        folder: the directory of the copy, its index and its lock.
+        root: the URL; for a pattern, the part before the first component with a `*`.
+        path: the path of the copy; for a pattern, the pattern of the copies.
     """
 
     url: str
@@ -157,7 +157,7 @@ class Mirror:
         """The files: relative path ("" for a single file) -> version; None if it cannot be known.
 
         Args:
-            missing: whether there may be none.
+            missing: True if there may be none.
         """
         system, root = self.system()
         with remote_errors(f"cannot read {self.url}"):
@@ -192,7 +192,7 @@ class Mirror:
         return {file: version_of(files[file]) for file in sorted(shown)}
 
     def pull(self, versions: Mapping[str, str | None]) -> None:
-        """Make the copy one of these files: copy what differs, and remove the rest; resumable."""
+        """Update the copy to these versions: copy what differs, remove copies of other files; resumable."""
         system, root = self.system()
         base, known = self.base, self.known(versions)
         unchanged = {file: entry for file, entry in known.items() if self.is_intact(file, entry)}

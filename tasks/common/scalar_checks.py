@@ -77,7 +77,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _as_number(value: Any) -> str | None:
-    """What to write instead of a number in quotes, or of one that only happens to be whole."""
+    """The hint for a number in quotes, or for a float with an integer value."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?", value):
         return f"write it without quotes: {value}"
     whole = isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < _LARGEST
@@ -133,7 +133,7 @@ def _not_utf8(text: str) -> str | None:
 
 
 def path_problem(text: str) -> str | None:
-    """What is expected of a text that can be no path and no comma-separated list of them; None if it can."""
+    """What was expected, if a text cannot be a path or a comma-separated list of paths; None if it can."""
     try:
         longest = max(len(os.fsencode(part)) for part in re.split("[/,]", text))
     except UnicodeEncodeError:
@@ -145,7 +145,7 @@ def path_problem(text: str) -> str | None:
     return None if longest <= _LONGEST_PART else f"a path whose parts have at most {_LONGEST_PART} bytes each"
 
 
-# type -> from the marks of a hint to its check
+# type -> function that builds the check from the markers of a type hint
 SCALARS: dict[Any, Callable[[Sequence[Any]], Check]] = {
     **{int: _integer, float: _number, bool: _boolean},
     **{str: _text, Path: _path},

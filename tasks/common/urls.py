@@ -40,7 +40,7 @@ def with_urls(value: Any) -> Any:
 
 
 def url_of(value: Any) -> str | None:
-    """The URL that a value is, or whose copy as an output it is the path of; None for anything else."""
+    """The value if it is a URL, or the URL of the output whose local copy it names; None for others."""
     if not isinstance(value, str | Path):
         return None
     text = as_url(str(value), "outputs")

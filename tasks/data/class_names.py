@@ -48,7 +48,8 @@ def with_label_names(task: Task, raw: RawTable) -> RawTable:
     """The rows with labels in place of the class ids of the label column, if its classes have names.
 
     The ids follow the order of the data set, which need not be that of the task's labels. Names are compared
-    without case and punctuation. Ids without a name stay ids, and so do all if the names only count them.
+    without case and punctuation. Ids without a name stay ids; so do all ids if the names only number the
+    classes, such as "label 1".
 
     Raises:
         UserError: the classes have names, but none of them is a label of the task.

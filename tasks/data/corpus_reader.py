@@ -2,7 +2,7 @@
 
     DIR/manifest.json              describes the corpus and how it was made; written last
     DIR/data/<task>-00000.parquet  the copies (`SCHEMA`), each after the earlier copies of its row
-    DIR/README.md                  the description for people
+    DIR/README.md                  the dataset card
 
 `augment` writes corpora and `mtkd` reads them; this module is all they share.
 """
@@ -61,13 +61,13 @@ class CorpusTask(Record):
 
     Attributes:
         name: the task.
-        texts: text columns, 1 or 2.
+        texts: number of text columns, 1 or 2.
         copies: copies per source row.
         source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
         source_digest: digest of the source rows of the training split (`tasks.data.loading.digest_blocks`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
-        unlabelled: how many of the source rows, the last ones, come from the task's rows without labels.
+        unlabelled: number of unlabelled rows of the task, which are the last ones of the source rows.
         unlabelled_digest: digest of these; "" if there are none.
     """
 

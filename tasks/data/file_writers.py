@@ -32,9 +32,9 @@ _TYPES = {"start": pa.int64(), "score": pa.float64(), "n_best": pa.list_(_BEST)}
 def open_writer(out: Path, suffix: str) -> Iterator[Write]:
     """Yield a function that writes a table and its further columns; call it once for each part of the rows.
 
-    A file appears when the block succeeds, whole; it replaces one that is there. JSON lines keep the values
-    of rows that were read from JSON lines. In CSV and TSV, each label has a column `probability_LABEL`, and
-    lists are JSON text.
+    The file appears as a whole when the block succeeds, and replaces an existing one. JSON lines keep the
+    values of rows that were read from JSON lines. In CSV and TSV, each label has a column
+    `probability_LABEL`, and lists are JSON text.
 
     Args:
         out: `tasks.data.text_lines.STANDARD` is standard output.

@@ -144,7 +144,7 @@ def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
 def _rows(
     task: Task, split: str, raw: RawTable, labels: ParsedLabels, start: int, group_ids: dict[Any, int]
 ) -> Rows:
-    """The rows of a table, of which `start` come before it; `group_ids`: the numbers of the groups so far."""
+    """The rows of a table after `start` rows of the split; `group_ids`: the numbers of the groups so far."""
     table = raw.table
     numbers = pa.array(np.arange(start, start + table.num_rows)).cast(pa.string())
     groups = None

@@ -40,7 +40,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
-    """Read a parquet file, `size` rows at a time; `texts` is that of the other formats and is not used."""
+    """Read a parquet file, `size` rows at a time; `texts` is not used, as columns have types."""
     first = 0
     try:
         with open_parquet(path) as file:

@@ -168,6 +168,7 @@ def is_utf8_text(value: Any) -> bool:
 
 
 def check_header(path: Path | str, names: Sequence[str]) -> None:
+    """Refuse a file that has two columns of the same name; raises UserError."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")

@@ -42,7 +42,7 @@ class ParsedSoftLabels:
     Attributes:
         logits: (n, C) float64; 0 for rows with a problem.
         kind: what the column holds: probabilities, logits or scores.
-        problems: those of the rows.
+        problems: the problems of rows.
     """
 
     logits: np.ndarray
@@ -133,7 +133,7 @@ def contradicted_labels(task: Task, soft: ParsedSoftLabels, labels: np.ndarray) 
     """What is wrong if the soft labels seem to be in another order than the task's labels, else None.
 
     Args:
-        labels: those of the same rows, as `tasks.data.rows.Rows` has them.
+        labels: the labels of the same rows; see `tasks.data.rows.Rows`.
     """
     better = better_order(task, soft.logits[soft.valid], labels[soft.valid])
     if better is None or not better.clear:

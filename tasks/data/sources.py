@@ -276,7 +276,7 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
 
 
 def at_once(read: Callable[[], RawTable]) -> Read:
-    """A function that gives parts of a table, which is read as a whole."""
+    """A `Read` function for a table that can only be read as a whole."""
 
     def parts(whole: bool) -> Iterator[RawTable]:
         raw = read()

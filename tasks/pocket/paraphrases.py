@@ -162,7 +162,7 @@ def stsb(rng: Rng, n_edits: int) -> GeneratedRow:
     """Two captions of one pattern, and how alike they are.
 
     The score is 5 - sum of `STSB_COSTS` over the parts that differ (a new activity brings a new object)
-    - 0.25 a synonym, from 5.0 (nothing differs) to 0.0 (everything does). `n_edits`: number of edits.
+    - 0.25 per synonym, from 5.0 (nothing differs) to 0.0 (everything does). `n_edits`: number of edits.
     """
     (act, things), actor, look = rng.pick(ACTIVITIES), rng.pick(ACTORS), rng.pick(LOOKS)
     first = (look[0], actor[0], act, rng.pick(things), rng.pick(words.PLACES))

@@ -1,8 +1,8 @@
-"""Words that the labelled rows of the pocket tasks lack, as real text has many that 500 rows do not cover.
+"""Rare words, which the training rows of the pocket tasks lack, as 500 rows of real text lack many words.
 
-The generators use the common words of `tasks.pocket.words` alone. In rows for validation, test and without
-labels, some of these are then replaced by rarer words of the same class, the same in both texts of a row. So
-a label stays right, but a model must know the words from pretraining, or from many rows without labels.
+The generators use only the common words of `tasks.pocket.words`. In validation, test and unlabelled rows,
+some of these are then replaced by rarer words of the same class, the same in both texts of a row. Labels
+therefore stay correct, but a model must know the words from pretraining, or from many unlabelled rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tasks.pocket.rng import Rng
 from tasks.pocket.words import plural
 
-SHARE = 0.6  # of the words of a row that have a rarer word are replaced
+SHARE = 0.6  # the share of the words with a rarer word that are replaced
 
 # Each line: a common word, then rarer words of the same class. No word is there twice.
 _NAMES = """

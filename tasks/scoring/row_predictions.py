@@ -17,8 +17,8 @@ from tasks.common.files import atomic_path
 if TYPE_CHECKING:
     from tasks.task import Task
 
-_NAMES = ("task", "split", "uid")  # columns of what a row is
-_METRIC = "metric."  # starts the names of the columns with a metric's value on each row
+_NAMES = ("task", "split", "uid")  # columns that identify a row
+_METRIC = "metric."  # prefix of the columns with the value of a metric on each row
 
 
 @dataclass(frozen=True, eq=False)

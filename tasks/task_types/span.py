@@ -103,7 +103,7 @@ class Span(TaskType):
         return task.unanswerable
 
     def threshold_problem(self, task: Task, threshold: Any) -> str | None:
-        """It is a number."""
+        """A threshold is a finite number."""
         fits = type(threshold) in (int, float) and math.isfinite(threshold)
         return None if fits else "a finite number"
 
@@ -174,7 +174,7 @@ class Span(TaskType):
 
 
 def _entries(column: pa.DataType | None) -> pa.DataType:
-    """The type of a list column's entries; that of a struct, which nothing accepts, for another column."""
+    """The type of a list column's entries; for other columns an empty struct, which no check accepts."""
     if column is None or not (pa.types.is_list(column) or pa.types.is_large_list(column)):
         return pa.struct([])
     return column.value_type

@@ -51,7 +51,7 @@ class SplitScores:
     Attributes:
         rows: number of scored rows.
         by_metric: metric -> value, in the order of `Task.metrics`.
-        majority: the score of `TaskType.best_constant`; with accuracy that of the majority class.
+        majority: the score of `TaskType.best_constant`; for accuracy, the majority-class baseline.
         details: further values that do not count towards the task's score.
         threshold: the threshold for `TaskType.decode` and `TaskType.records`; None if the type has none.
         predictions: what was predicted for each row, from which the scores of resampled rows follow; None if
@@ -221,7 +221,7 @@ class TaskType(ABC):
         return None
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """Constant answers, of which `best_constant` takes the one with the best score.
+        """Candidates for the constant prediction, from which `best_constant` chooses.
 
         Args:
             labels: (n,) or (n, K) float64, without NaN.
@@ -260,7 +260,7 @@ class TaskType(ABC):
         return SplitScores(len(labels), scores.by_metric, majority, {}, threshold, rows)
 
     def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
-        """The same answer to all rows: the one that scores best on them."""
+        """The same prediction for all rows: the one with the best score on them."""
         zeros = np.zeros(rows.labels.shape)
         ranked = None if rows.groups is None else zeros
         constant = max(
@@ -282,8 +282,9 @@ class TaskType(ABC):
             yield self.record(task, value, None if all_probabilities is None else all_probabilities[row])
 
     def predictions_problem(self, task: Task, rows: RowPredictions) -> str | None:
-        """Why rows that were read from a file cannot be a task's; None if they can. By default each row has
-        one number, and of types with `labels` it is the id of one.
+        """Why predictions that were read from a file cannot belong to a task; None if they can.
+
+        By default, each row must have one number, which is the id of a label for types with `labels`.
         """
         return numbers_problem(task, rows, ids="labels" in self.fields)
 

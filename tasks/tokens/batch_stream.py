@@ -55,7 +55,7 @@ class BatchStream:
         self._mixture: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def mix(self, labelled: np.ndarray, fraction: float) -> None:
-        """Let each pass hold all units with labels, and so many others that these are `fraction` of it.
+        """Let each pass contain all labelled units, and as many others as make up `fraction` of the pass.
 
         Args:
             labelled: (n,) bool, True for rows with labels; a group has labels if one of its rows has.
@@ -70,13 +70,13 @@ class BatchStream:
         self.n_rows = round(self.n_rows * self._per_pass / len(labelled))
         self._mixture, self._blocks = (with_labels, without_labels, count), None
 
-    def size(self, which: int) -> int:
-        """The number of batches of pass `which`."""
+    def size(self, pass_number: int) -> int:
+        """The number of batches of pass `pass_number`."""
         if self._tokens is None:
             return -(-self._per_pass // self._units_per_batch)
-        while len(self._sizes) <= which:
+        while len(self._sizes) <= pass_number:
             self._sizes.append(len(self._cut_by_tokens(len(self._sizes), self._tokens)))
-        return self._sizes[which]
+        return self._sizes[pass_number]
 
     def take(self, start: int, count: int, epoch: int) -> list[np.ndarray]:
         """Batches start .. start + count - 1 of the stream.
@@ -85,13 +85,13 @@ class BatchStream:
         length and the batches shuffled (with blocks: within about one block).
         """
         batches: list[np.ndarray] = []
-        which = 0
-        while start >= self.size(which):
-            start, which = start - self.size(which), which + 1
+        pass_number = 0
+        while start >= self.size(pass_number):
+            start, pass_number = start - self.size(pass_number), pass_number + 1
         while len(batches) < count:
-            last = min(start + count - len(batches), self.size(which))
-            batches += self._cut(which, start, last)
-            start, which = 0, which + 1
+            last = min(start + count - len(batches), self.size(pass_number))
+            batches += self._cut(pass_number, start, last)
+            start, pass_number = 0, pass_number + 1
         if self._group_by_length:
             random = random_of(self._seed, self._task, CUT, epoch)
             window = max(1, BLOCK // self._units_per_batch) if self._blocks else max(1, len(batches))
@@ -99,19 +99,19 @@ class BatchStream:
             batches = [part[i] for part in parts for i in random.permutation(len(part))]
         return batches
 
-    def _cut(self, which: int, first: int, last: int) -> list[np.ndarray]:
-        """Batches first .. last - 1 of pass `which`."""
+    def _cut(self, pass_number: int, first: int, last: int) -> list[np.ndarray]:
+        """Batches first .. last - 1 of pass `pass_number`."""
         if self._tokens is not None:
-            return [self._rows(units) for units in self._cut_by_tokens(which, self._tokens)[first:last]]
+            return [self._rows(units) for units in self._cut_by_tokens(pass_number, self._tokens)[first:last]]
         size = self._units_per_batch
-        units = np.concatenate(self._pools(self._shuffled(which)[first * size : last * size]))
+        units = np.concatenate(self._pools(self._shuffled(pass_number)[first * size : last * size]))
         return [self._rows(units[i : i + size]) for i in range(0, len(units), size)]
 
-    def _cut_by_tokens(self, which: int, tokens: int) -> list[np.ndarray]:
+    def _cut_by_tokens(self, pass_number: int, tokens: int) -> list[np.ndarray]:
         """The units of each batch of a pass; the batches of a pool are shuffled, as a pass may be split."""
-        random = random_of(self._seed, self._task, POOLS, which)
+        random = random_of(self._seed, self._task, POOLS, pass_number)
         batches: list[np.ndarray] = []
-        for pool in self._pools(self._shuffled(which)):
+        for pool in self._pools(self._shuffled(pass_number)):
             parts = [pool[part] for part in cut_by_tokens(self._widths[pool], tokens, self._unit_rows[pool])]
             batches += [parts[i] for i in random.permutation(len(parts))]
         return batches
@@ -125,13 +125,13 @@ class BatchStream:
         pools = [units[i : i + size] for i in range(0, len(units), size)]
         return [pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools]
 
-    def _shuffled(self, which: int) -> np.ndarray:
-        """All units in the order of pass `which`."""
-        random = random_of(self._seed, self._task, PASS, which)
+    def _shuffled(self, pass_number: int) -> np.ndarray:
+        """All units in the order of pass `pass_number`."""
+        random = random_of(self._seed, self._task, PASS, pass_number)
         if self._mixture is not None:
             with_labels, without_labels, count = self._mixture
             return random.permutation(
-                np.concatenate([with_labels, self._others(without_labels, which * count, count)])
+                np.concatenate([with_labels, self._others(without_labels, pass_number * count, count)])
             )
         if self._blocks is None:
             return random.permutation(len(self._lengths))
@@ -154,12 +154,12 @@ class BatchStream:
 
 
 def cut_by_tokens(widths: np.ndarray, tokens: int, rows: np.ndarray | None = None) -> list[slice]:
-    """Cut units, in their order, into the longest runs that have at most so many tokens with padding.
+    """Cut units, in order, into the longest runs that have at most `tokens` tokens with padding.
 
     Args:
         widths: (u, k) lengths of the k sequences of a unit, which are padded one by one.
-        tokens: the maximum of (rows of a run) x (sum of its longest sequences); a unit above it is a run of
-            its own.
+        tokens: the maximum of (rows of a run) x (sum of its longest sequences); a larger unit is a run by
+            itself.
         rows: (u,) number of rows of each unit; None = 1.
     """
     rows = np.ones(len(widths), np.int64) if rows is None else rows

@@ -14,7 +14,7 @@ from tasks.tokens.encoding import Encoded, TokenArrays, pad_rows
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.reader import Reader
 
-_RELEASE = 512  # rows after which the pages of memory-mapped arrays leave the memory
+_RELEASE = 512  # rows after which the pages of memory-mapped arrays are released
 
 
 def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:

@@ -18,8 +18,8 @@ def prune_vocabulary(
 ) -> tuple[Tokeniser, np.ndarray]:
     """Keep only the tokens that occur in `texts`, and what is needed to split any other text.
 
-    Special tokens and all pieces of one character, such as "a" and "##a", are kept. Words that lose their
-    token are therefore split into smaller pieces, and no word becomes unknown. Text whose tokens are all kept
+    Special tokens and all tokens of one character, such as "a" and "##a", are kept. Words that lose their
+    token are therefore split into shorter tokens, and no word becomes unknown. Text whose tokens are all kept
     is split as before.
 
     Args:
@@ -59,7 +59,7 @@ def prune_vocabulary(
 
 
 def _characters(model: dict[str, Any], specials: set[str]) -> set[str]:
-    """Each character of a WordPiece vocabulary as a piece at the start of a word, and within one."""
+    """Each character of a WordPiece vocabulary, as a token at the start of a word and within one."""
     if model["type"] != "WordPiece":
         raise UserError(
             f"a vocabulary of the type {model['type']} cannot be pruned",

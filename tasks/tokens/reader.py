@@ -79,10 +79,10 @@ class Reader:
 
     def reads_like(self, other: Reader, n_texts: int = 2) -> bool:
         """True if both readers produce the same inputs from the same rows, which have 1 or 2 texts."""
-        return self._produces(n_texts) == other._produces(n_texts)
+        return self._format_key(n_texts) == other._format_key(n_texts)
 
-    def _produces(self, n_texts: int) -> tuple[object, ...]:
-        """What decides about the inputs; a single text has no other beside it."""
+    def _format_key(self, n_texts: int) -> tuple[object, ...]:
+        """The values that determine the inputs; a single text has no second text beside it."""
         alone = n_texts == 1 and self.input_format == "side-by-side"
         input_format = "joined" if alone else self.input_format
         return self.tokeniser.digest, input_format, self.side_by_side, self.max_length

@@ -54,9 +54,9 @@ class TaskSampler:
             number of batches then varies a little from pass to pass, and an epoch of mixings other than `all`
             has as many as the first pass.
         labelled: task -> (n,) bool, True for rows with labels; only needed for `unlabelled_fraction`.
-        unlabelled_fraction: a pass takes all rows (or groups) with labels, and so many of the others that
-            these are this fraction of it: the next ones of an endless shuffled stream. Tasks in which all
-            rows have labels, or none, are not affected. Such passes are not shuffled block by block.
+        unlabelled_fraction: a pass contains all labelled rows (or groups), and as many of the others as make
+            up this fraction of it: the next ones of an endless shuffled stream. Tasks in which all rows have
+            labels, or none, are not affected. Such passes are not shuffled block by block.
         blocks: shuffle the blocks of `blocks_of` and the rows inside each block, instead of all rows, so that
             data stored block by block is read block by block. Tasks of a single block are not affected.
 

@@ -62,7 +62,7 @@ class Tokeniser:
         self.hf = hf
         backend = self._backend()
         token_type_ids = "token_type_ids" in hf.model_input_names
-        self.digest, self.word_local, missing = _described(backend.to_str(), token_type_ids)
+        self.digest, self.word_local, missing = _backend_properties(backend.to_str(), token_type_ids)
         if missing is not None:
             raise UserError(
                 f"the tokeniser {hf.name_or_path!r} lacks {missing!r} in its vocabulary",
@@ -225,9 +225,11 @@ def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]
 
 
 @lru_cache(maxsize=4)  # the models of a run often share one, and it takes a tenth of a second
-def _described(backend: str, token_type_ids: bool) -> tuple[str, bool, str | None]:
-    """`Tokeniser.digest` and `Tokeniser.word_local` of a serialised backend, and the token for unknown words
-    if it is missing in a vocabulary whose model needs it.
+def _backend_properties(backend: str, token_type_ids: bool) -> tuple[str, bool, str | None]:
+    """`Tokeniser.digest` and `Tokeniser.word_local` of a serialised backend, and a missing unknown token.
+
+    The last value is the token for unknown words if the vocabulary lacks it although the model needs it, else
+    None.
     """
     parts = json.loads(backend)
     digest = digest_bytes(json.dumps(parts, sort_keys=True), str(token_type_ids))

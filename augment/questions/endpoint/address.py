@@ -20,7 +20,7 @@ class Address:
     """Where requests go.
 
     Attributes:
-        url: of the chat completions.
+        url: the URL of the chat completions.
         local: whether it is on this machine.
         key: the API key; None = none is sent.
     """
@@ -31,7 +31,7 @@ class Address:
 
     @staticmethod
     def parse(model: str, variable: str | None) -> Address:
-        """The address that is named as a model.
+        """Parse the URL that was given as `model`.
 
         Args:
             variable: the environment variable with the API key; "" = send no key; None = `OPENAI_API_KEY`, if
@@ -47,7 +47,7 @@ class Address:
             raise UserError(f"`model={model[:200]!r}` is not a URL: {error}", expected=_EXPECTED) from error
         if url.userinfo or url.query or url.fragment:
             raise UserError(
-                "the URL in `model` holds more than an address",  # perhaps a secret: it is not shown
+                "the URL in `model` holds more than an address",  # not shown: it may hold a secret
                 expected=_EXPECTED,
                 hint="name the environment variable that holds the API key with `api_key_env`",
             )
@@ -78,7 +78,7 @@ def _key(variable: str | None) -> str | None:
     key = os.environ.get(name, "").strip()
     if not key and variable is not None:
         raise UserError(
-            "the environment variable that `api_key_env` names is not set",  # perhaps a key: it is not shown
+            "the environment variable that `api_key_env` names is not set",  # not shown: it may be a key
             expected="the name of the variable that holds the API key, not the key itself",
         )
     if not (key.isascii() and key.isprintable()) or " " in key:

@@ -40,7 +40,7 @@ class AnswerLog:
         ignore: an existing file, which will be removed.
 
     Attributes:
-        answers: those that were in the file, by the name of their request.
+        answers: the answers that were in the file, by the names of their requests.
     """
 
     def __init__(self, path: Path, *, ignore: bool = False):

@@ -1,4 +1,4 @@
-"""The augmenter "questions" of `model=URL`: a language model behind an endpoint is asked for questions."""
+"""The augmenter "questions" with `model=URL`, which asks a language model at an endpoint for questions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EndpointPrompt:
     """What a language model is asked, besides the paragraphs: all that affects its answers.
 
     Attributes:
-        model: its name at the endpoint.
+        model: the name of the model at the endpoint.
         template: with {context}, and {answer} if an answer is chosen first.
         count: number of questions per paragraph.
         spacy: the spaCy pipeline that finds answers; None = find them by rules.
@@ -274,7 +274,7 @@ class EndpointQuestions(Augmenter):
                     raise self.client.stop_with(f"no request is answered: {error}") from error
 
     def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> CostEstimate:
-        """What it will cost to ask about some paragraphs."""
+        """The estimated cost of asking about some paragraphs."""
         missing = self.missing(paragraphs)
         sizes = [len(self.endpoint_prompt.prompt(text, answer).encode()) for _, text, answer in missing]
         n_answered = sum(map(len, self.answers.values())) - len(sizes)

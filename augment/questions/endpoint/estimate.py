@@ -1,4 +1,4 @@
-"""What the requests to an endpoint will cost, and what they cost."""
+"""The estimated and the actual cost of requests to an endpoint."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tasks.common.errors import counted
 
-# What the shards of a corpus count, besides its rows.
+# The counts that the shards of a corpus record, besides the number of rows.
 COUNTS = ("requests", "input_tokens", "output_tokens", "no_question", "repeated", "failed")
 _BYTES_PER_TOKEN = 4
-_AROUND = 8  # tokens that a chat template adds to a prompt
+_TEMPLATE_TOKENS = 8  # tokens that a chat template adds to a prompt
 _QUESTION = 20  # tokens
 
 
@@ -23,7 +23,7 @@ class Prices:
     output: float | None = None
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """What some tokens cost; None without prices."""
+        """The cost of some tokens; None without prices."""
         if self.input is None and self.output is None:
             return None
         return (input_tokens * (self.input or 0) + output_tokens * (self.output or 0)) / 1e6
@@ -37,7 +37,7 @@ class CostEstimate:
         requests: their number; `answered`: how many others were answered before an interruption.
         input_tokens: estimated from the prompts' bytes.
         output_tokens: estimated for short questions; `most_output_tokens` is the limit that is sent.
-        cost, most_cost: of these tokens; None without prices.
+        cost, most_cost: the cost of these tokens; None without prices.
     """
 
     requests: int
@@ -51,7 +51,7 @@ class CostEstimate:
     @staticmethod
     def of(prompt_bytes: int, requests: int, answered: int, limit: int, prices: Prices) -> CostEstimate:
         """The estimate for some requests; `limit`: of output tokens."""
-        read = prompt_bytes // _BYTES_PER_TOKEN + requests * _AROUND
+        read = prompt_bytes // _BYTES_PER_TOKEN + requests * _TEMPLATE_TOKENS
         written, most_written = requests * min(_QUESTION, limit), requests * limit
         costs = prices.cost(read, written), prices.cost(read, most_written)
         return CostEstimate(requests, answered, read, written, most_written, *costs)
@@ -74,7 +74,7 @@ class CostEstimate:
 
 
 def spent(counts: Mapping[str, int], prices: Prices) -> str:
-    """What a corpus cost, as a sentence."""
+    """The cost of a corpus as a sentence."""
     read, written = counts["input_tokens"], counts["output_tokens"]
     cost = prices.cost(read, written)
     without = [

@@ -26,7 +26,7 @@ _LIMITS = {  # option -> (least, most); other kinds of models have other limits
 
 
 def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
-    """What is asked, and where; nothing is sent.
+    """Validate the options; returns the prompt and a client that has sent nothing yet.
 
     Raises:
         UserError: an option cannot be used.

@@ -23,13 +23,13 @@ class State:
 
     Attributes:
         encoded: (B, L, D), the encoder's output.
-        hidden: (B, 1, L), 0 for real tokens and -inf for padding.
+        mask: (B, 1, L), added to the attention scores: 0 for real tokens and -inf for padding.
         keys, values: one (B * K, H, T, d) buffer per layer; the first `step` positions of T are filled.
         step: number of tokens decoded so far.
     """
 
     encoded: Tensor
-    hidden: Tensor
+    mask: Tensor
     keys: list[Tensor]
     values: list[Tensor]
     step: int = 0
@@ -37,7 +37,7 @@ class State:
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
         """Keep only the given prompts and rows, in this order; rows may be repeated (beams)."""
         if len(prompts) != len(self.encoded):
-            self.encoded, self.hidden = self.encoded[prompts], self.hidden[prompts]
+            self.encoded, self.mask = self.encoded[prompts], self.mask[prompts]
         self.reorder(rows)
 
     def reorder(self, rows: Tensor) -> None:
@@ -83,10 +83,10 @@ class Decoder:
                 self.device
             )
             encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
-        hidden = torch.zeros_like(encoded[:, :, 0]).masked_fill(~real, -torch.inf)[:, None]
+        mask = torch.zeros_like(encoded[:, :, 0]).masked_fill(~real, -torch.inf)[:, None]
         shape = (len(prompts) * rows, self.config.num_heads, steps, self.config.d_kv)
         buffers = [[encoded.new_empty(shape) for _ in self.layers] for _ in range(2)]
-        return State(encoded, hidden, buffers[0], buffers[1])
+        return State(encoded, mask, buffers[0], buffers[1])
 
     def step(self, state: State, tokens: Tensor) -> Tensor:
         """Decode one token per row.
@@ -104,7 +104,7 @@ class Decoder:
             hidden = hidden + layer.self_attend(
                 hidden, state.keys[index], state.values[index], state.step, bias
             )
-            hidden = hidden + layer.cross_attend(hidden, state.encoded, state.hidden)
+            hidden = hidden + layer.cross_attend(hidden, state.encoded, state.mask)
             hidden = layer.feed_forward(hidden)
         state.step += 1
         hidden = (self.model.decoder.final_layer_norm(hidden) * self.scale).float()

@@ -39,7 +39,8 @@ class ParagraphFile:
     """Consecutive rows of a parquet file of paragraphs, which begin with a chunk.
 
     Attributes:
-        name: the file's name in uids; `path`: as in messages.
+        name: the file's name in uids.
+        path: the file, as messages name it.
         text, title: the columns to read; `title` is None if the file has no such column.
         rows_per_chunk: how many rows have one count of selected paragraphs.
     """

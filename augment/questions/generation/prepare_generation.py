@@ -56,8 +56,9 @@ class PreparedGeneration:
     """The job and the rows for `augment.corpus_writer.write_corpus`.
 
     Attributes:
-        counts: of the paragraphs; `estimate`: of the requests to an endpoint; None = none will be sent.
-        prices: of an endpoint's tokens.
+        counts: the counts of the paragraphs.
+        estimate: the cost of the requests to an endpoint; None = none will be sent.
+        prices: the prices of an endpoint's tokens.
         try_first: sends an endpoint its first request; UserError if it cannot be used.
         close: to be called at the end; ends the requests.
     """
@@ -85,7 +86,7 @@ def prepare_generation(
     """Validate the options and load the generator; nothing is written.
 
     Args:
-        device: of the T5; not used by rules and endpoints.
+        device: the device of the T5; rules and endpoints do not use it.
         out, overwrite: where the corpus will be written, and whether another one is removed from there;
             answers of an endpoint are kept there until it is finished.
         workers: what may select the paragraphs; the result does not depend on it.
@@ -159,7 +160,7 @@ def _prepare_t5(
     _refuse(config, _OF_ENDPOINTS, "a T5")
     if (config.max_output or 0) > _MAX_OUTPUT:
         raise UserError(
-            f"`max_output={config.max_output}` is more than a question has",
+            f"`max_output={config.max_output}` is more than a question can have",
             expected=f"up to {_MAX_OUTPUT:,} tokens",
         )
     from augment.questions.generation.prepare_t5 import PreparedT5
@@ -233,7 +234,7 @@ def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Sample
 
 
 def silent_paragraphs(out: Path, manifest: CorpusManifest) -> int:
-    """How many paragraphs no question was made from."""
+    """The number of paragraphs without any question."""
     shards = [out / shard.file for shard in manifest.shards if shard.rows]
     with_questions = sum(len(pq.read_table(path, columns=["parent"])["parent"].unique()) for path in shards)
     return manifest.tasks[0].source_rows - with_questions

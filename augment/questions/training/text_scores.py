@@ -17,8 +17,8 @@ def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
     """Corpus BLEU-4 in per cent with several references per question (nltk, smoothing method 1)."""
     from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
 
-    reference_words = [[words(one) for one in several] for several in references]
-    written_words = [words(one) for one in written]
+    reference_words = [[words(text) for text in texts] for texts in references]
+    written_words = [words(text) for text in written]
     return 100 * float(
         corpus_bleu(reference_words, written_words, smoothing_function=SmoothingFunction().method1)
     )
@@ -27,8 +27,8 @@ def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
 def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
     """Mean ROUGE-L F1 in per cent (Lin 2004, beta = 1), taking the best reference of each question."""
     best = [
-        max(_rouge(words(ref), words(one)) for ref in refs)
-        for refs, one in zip(references, written, strict=True)
+        max(_rouge(words(reference), words(text)) for reference in texts)
+        for texts, text in zip(references, written, strict=True)
     ]
     return 100 * sum(best) / len(best)
 

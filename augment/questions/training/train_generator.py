@@ -185,7 +185,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         model, tokenizer = (
             (generator.model, generator.tokenizer)
             if generator
-            else _start(job, references, place.out / _WORK)
+            else _create_model(job, references, place.out / _WORK)
         )
         check_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
@@ -220,7 +220,7 @@ def _key(job: TrainJob, model: str, references: list[ReferenceQuestions]) -> str
     )
 
 
-def _start(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
+def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
     """Create a new model and its tokeniser, before the first step."""
     from transformers import AutoTokenizer
 

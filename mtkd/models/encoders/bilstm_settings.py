@@ -1,4 +1,4 @@
-"""The settings of BiLSTM students, and the configuration of the encoder that they make."""
+"""The settings of BiLSTM students, and the configuration of the encoder that is built from them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class BiLSTMSettings(BiLSTMSizes):
 
     Attributes:
         embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, with
-            `student.vocabulary=word`, a text file of word vectors in the format of word2vec or GloVe (it may
-            be gzipped), whose width the embeddings take; words that it lacks start at random.
+            `student.vocabulary=word`, a text file of word vectors in the format of word2vec or GloVe, which
+            may be gzipped. The embeddings then have the width of these vectors, and words that the file
+            lacks start from random vectors.
     """
 
     embeddings: str = "random"
@@ -82,7 +83,7 @@ class BiLSTMStudentSettings(StudentSettings):
 
 
 class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
-    """The configuration of a BiLSTM encoder: its sizes, and what does not come from `student.bilstm`.
+    """The configuration of a BiLSTM encoder: its sizes, and the values from outside `student.bilstm`.
 
     Attributes:
         kind: `bilstm-biattention` (MKD) or `bilstm` (Tang et al.: final states, no attention).

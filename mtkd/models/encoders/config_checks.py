@@ -1,4 +1,4 @@
-"""Checks of transformers configurations: they run no code, and their sizes can be built."""
+"""Checks of transformers configurations: no code would be run, and models of their sizes can be built."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_con
 _ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
 _MAX_DEPTH, _MAX_NUMBER = 8, 10**9  # nesting of tables and lists; size of numbers
 _LABELS, _MAX_LABELS = ("num_labels", "_num_labels", "id2label", "label2id"), 100_000
-# How a transformers model returns its outputs, which mtkd decides, and the dtype of its weights.
+# Keys that mtkd sets itself: how a model returns its outputs, and the dtype of its weights.
 _OUTPUT_KEYS = (
     *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
     *("chunk_size_feed_forward", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation"),
 )
 # Families whose weights have the same names, sizes and meaning, so that one may be saved as another.
-_ALIKE = ({"roberta", "xlm-roberta", "camembert", "data2vec-text"}, {"bert", "ernie"})
+_INTERCHANGEABLE = ({"roberta", "xlm-roberta", "camembert", "data2vec-text"}, {"bert", "ernie"})
 _SIZES = {
     "num_hidden_layers": 1000,
     "num_attention_heads": 1000,
@@ -36,7 +36,7 @@ def build_configuration(values: Mapping[str, Any], where: str = "the encoder") -
 
     Args:
         values: with `model_type`; checked by `refuse_code`.
-        where: what it is the configuration of, for messages.
+        where: the model or file that the configuration belongs to, for error messages.
 
     Raises:
         UserError: there is no such family, or a value is not allowed.
@@ -107,7 +107,7 @@ def refuse_contradiction(values: Mapping[str, Any], where: str) -> None:
     }
     if not isinstance(family, str) or not families:
         return
-    alike = next((group for group in _ALIKE if family in group), {family})
+    alike = next((group for group in _INTERCHANGEABLE if family in group), {family})
     if not families & alike:
         raise UserError(
             f"{where}: model_type = {brief(family)} contradicts architectures = {brief(names)}",
@@ -117,7 +117,7 @@ def refuse_contradiction(values: Mapping[str, Any], where: str) -> None:
 
 
 def _few_labels(value: Any) -> bool:
-    """Whether a number or table of labels can be built; transformers makes a name for each of a number."""
+    """True if a number or table of labels is small enough; transformers creates a name for each label."""
     if isinstance(value, Mapping | list):
         return len(value) <= _MAX_LABELS
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value <= _MAX_LABELS)
@@ -125,7 +125,7 @@ def _few_labels(value: Any) -> bool:
 
 @contextlib.contextmanager
 def configuration_errors(where: str = "the encoder") -> Iterator[None]:
-    """Turns exceptions from transformers and torch for an unusable configuration into a UserError."""
+    """Turn exceptions of transformers and torch about an unusable configuration into a UserError."""
     try:
         yield
     except UserError:

@@ -35,8 +35,8 @@ class StudentSettings(Strict):
         kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
             that an installed package adds.
         vocabulary: "wordpiece" uses the teacher's tokeniser; "pruned" keeps only those of its tokens that
-            occur in the training texts (with rows without labels and corpora) and all single characters, so
-            that other words are split into smaller pieces; "word" builds a vocabulary of the words in the
+            occur in the training texts (including unlabelled rows and corpora) and all single characters, so
+            that other words are split into shorter tokens; "word" builds a vocabulary of the words in the
             training texts.
         vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
             frequent ones.
@@ -49,7 +49,7 @@ class StudentSettings(Strict):
             teacher where they have the same sizes and labels, and elsewhere (or for a student that learns
             from labels alone) a linear probe, except for pairs of texts that are read as one sequence and for
             tasks without any labels, whose heads start from random weights.
-        dropout: the dropout probability in the heads, and in encoders without a setting of their own.
+        dropout: the dropout probability in the heads, and in encoders that have no dropout setting.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class StudentSettings(Strict):
         return None
 
     def check_start(self) -> None:
-        """Check that the files exist that the student starts from, before a teacher is known.
+        """Check that the files that the student starts from exist; called before a teacher is known.
 
         Raises:
             UserError: one does not exist, or does not suit the other settings.

@@ -100,10 +100,10 @@ def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
     """Restore a configuration from its JSON form.
 
     Args:
-        where: the place that an error names.
+        where: the file and key, for error messages.
 
     Raises:
-        UserError: it has no kind of encoder that is known, or a value is not allowed.
+        UserError: the kind of encoder is missing or unknown, or a value is not allowed.
     """
     kind = value.get("kind")
     if not isinstance(kind, str):

@@ -25,7 +25,7 @@ from tasks.tokens.tokeniser import Tokeniser
 
 _Positive = Annotated[float, Field(gt=0, lt=1e6)]
 
-MT_DNN = ".pt"  # what names of checkpoints end with
+MT_DNN = ".pt"  # the suffix of checkpoint files
 _ENCODER = "bert."
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _OPTIONAL: tuple[str, ...] = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps")

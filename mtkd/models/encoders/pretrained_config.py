@@ -94,7 +94,7 @@ class TransformerConfig(EncoderConfig):
         heads = hf.num_attention_heads
         width = hf.hidden_size
         states = frozenset(range(layers + 1))
-        # The vector of a pair is that of a comparison, so terms that compare pooled vectors are refused.
+        # A bi-encoder pools a pair to [u; v; |u - v|; u * v], so terms on pooled vectors are refused.
         pooled = self.pairs == "cross-encoder"
         offers = OutputSpec(pooled=pooled, sequence=True, cls=states, mean=states, hidden=states)
         body = MODEL_MAPPING.get(type(hf), None)
@@ -141,7 +141,7 @@ def _declared_pooling(location: str) -> Pooling:
 
 
 def compares_sentences(name: str) -> bool:
-    """True for an encoder that was trained to compare vectors of sentences.
+    """True if an encoder was trained to compare sentence vectors.
 
     These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
     """
@@ -150,14 +150,14 @@ def compares_sentences(name: str) -> bool:
 
 
 def bi_encoder_for(names: Iterable[str], tasks: Iterable[Task]) -> PairEncoding:
-    """A bi-encoder for some tasks, and a cross-encoder for the others.
+    """The value of `pairs` by which a bi-encoder reads some tasks, and a cross-encoder the others.
 
     Args:
         names: the names of these tasks, or of their heads.
         tasks: all tasks of the run.
 
     Raises:
-        UserError: a name is not that of a task with two texts, or its answers are inside a text.
+        UserError: a name is not the name of a task with two texts, or it is a span task.
     """
     pairs = [task for task in tasks if len(task.columns) == 2 and not task.type.predicts_spans]
     heads = {name: task.head for task in pairs for name in (task.head, task.name)}
@@ -169,16 +169,17 @@ def bi_encoder_for(names: Iterable[str], tasks: Iterable[Task]) -> PairEncoding:
 
 def can_be_bi_encoder(config: TransformerConfig) -> bool:
     """True if an encoder can read two texts side by side; see `require_bi_encoder`."""
-    return config.pooling in BI_ENCODER_POOLINGS and _takes_mask_and_positions(config)
+    return config.pooling in BI_ENCODER_POOLINGS and _accepts_mask_and_positions(config)
 
 
 def require_bi_encoder(config: TransformerConfig) -> None:
     """Check that an encoder can read two texts side by side.
 
     Raises:
-        UserError: its family does not take an attention mask per token and position ids.
+        UserError: its family does not accept an attention mask per pair of tokens and position ids, or its
+            pooling is neither `cls` nor `mean`.
     """
-    if not _takes_mask_and_positions(config):
+    if not _accepts_mask_and_positions(config):
         raise UserError(
             f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
             expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
@@ -192,8 +193,8 @@ def require_bi_encoder(config: TransformerConfig) -> None:
         )
 
 
-def _takes_mask_and_positions(config: TransformerConfig) -> bool:
-    """True if the family's encoder takes an attention mask per token, and position ids."""
+def _accepts_mask_and_positions(config: TransformerConfig) -> bool:
+    """True if the encoders of the family accept an attention mask per pair of tokens, and position ids."""
     from transformers import MODEL_MAPPING
 
     body: Any = MODEL_MAPPING.get(type(config.build_hf()), None)

@@ -56,7 +56,7 @@ class StaticSettings(Strict):
 
 
 def width_settings(sizes: StaticSettings, teacher: EncoderSpec) -> dict[str, int]:
-    """The setting without which token vectors would be wider than the teacher's states; {} if they fit."""
+    """The override that limits token vectors to the width of the teacher's states; {} if they fit already."""
     too_wide = sizes.init == "teacher" and teacher.offers.sequence and sizes.width > teacher.pooled_size
     return {"student.static.width": teacher.pooled_size} if too_wide else {}
 

@@ -216,10 +216,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         return self.run(self.body, inputs, need)[1]
 
     def run(self, module: nn.Module, inputs: ModelInputs, need: OutputSpec) -> tuple[Any, EncoderOutput]:
-        """As `forward`, by running the body inside another module, such as a transformers classifier.
+        """Like `forward`, but run another module that contains the body, such as a transformers classifier.
 
         Returns:
-            The result of the module, None if it was stopped early; and the requested outputs.
+            The result of `module` (None if the pass was stopped early), and the requested outputs.
         """
         tokens = inputs.joined
         assert tokens is not None, "a Transformer reads both texts in one sequence"

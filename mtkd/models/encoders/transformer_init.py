@@ -81,7 +81,7 @@ def require_teacher_vocabulary(settings: TransformerSettings, context: InitConte
     """Check that pretrained layers are used with the vocabulary that they were trained with.
 
     Raises:
-        UserError: the student has a vocabulary of its own.
+        UserError: the student has its own vocabulary.
     """
     if context.own_vocabulary and settings.init in ("encoder", "teacher"):
         raise UserError(
@@ -135,7 +135,7 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
         source = pretrained_config(source_name(settings, init_spec.encoder))
     if not isinstance(source, TransformerConfig):
         raise UserError(
-            f"student.transformer.init={settings.init} needs a Transformer teacher; this one is a BiLSTM",
+            f"student.transformer.init={settings.init} needs a Transformer teacher, not {source.kind}",
             hint="pass a refined Transformer as `teacher='DIR'`, or use `student.transformer.init=encoder`",
         )
     sizes = {
@@ -152,7 +152,7 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
         config = config.model_copy(update={"head_size": head_size, "embedding_rank": settings.embedding_size})
     elif settings.embedding_size is not None:
         config = factorised(config, settings.embedding_size)
-    config = _with_reading(config, settings, init_spec)
+    config = _with_pooling_and_pairs(config, settings, init_spec)
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
@@ -165,10 +165,10 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
     return config
 
 
-def _with_reading(
+def _with_pooling_and_pairs(
     config: TransformerConfig, settings: TransformerSettings, init_spec: InitSpec
 ) -> TransformerConfig:
-    """The configuration with the student's way of pooling, and of reading two texts."""
+    """The configuration with the pooling and the reading of text pairs that the settings ask for."""
     pooling = config.pooling if settings.pooling == "auto" else settings.pooling
     pairs: Any = settings.pairs
     if settings.pairs == "auto":

@@ -31,14 +31,14 @@ class TransformerSettings(Strict):
             feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
             (ROSITA); this needs init = "teacher".
         dropout: the dropout probability of attention and hidden states inside the encoder.
-        pooling: the vector of a row: the last layer's first token ("cls"), the same after BERT's pooling
-            layer, a linear map and tanh, with the weights of the encoder that the student starts from, if it
-            has them ("pooler"), the mean over real tokens ("mean"), the mean of the first token over all
-            layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
-        pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"), each text by
-            itself, with a head that compares their vectors ("bi-encoder"), a list of tasks that are read by a
-            bi-encoder, all others by a cross-encoder, or as a Transformer teacher reads each of them, if the
-            student's pooling allows it ("auto").
+        pooling: the vector of a row: "cls" = the last layer's first token; "pooler" = the same after BERT's
+            pooling layer (a linear map and tanh), whose weights come from the encoder that the student starts
+            from, if it has them; "mean" = the mean over real tokens; "cls-of-layers" = the mean of the first
+            token over all layers (MKD); "auto" = as in the encoder that the student starts from.
+        pairs: how tasks with two texts are read: "cross-encoder" = both texts as one sequence; "bi-encoder" =
+            each text by itself, with a head that compares their vectors; a list of tasks = these by a
+            bi-encoder, all others by a cross-encoder; "auto" = as a Transformer teacher reads each task, if
+            the student's pooling allows it.
     """
 
     layers: Depth | None = None

@@ -18,7 +18,7 @@ from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_wi
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.tokens.batching import ModelInputs, Tokens
 
-SEGMENTS = 2
+TOKEN_TYPES = 2
 
 
 class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
@@ -39,7 +39,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         out = config.output_size
         self.embeddings = nn.Embedding(config.vocab_size, small)
         self.position_embeddings = nn.Embedding(config.positions, small)
-        self.token_type_embeddings = nn.Embedding(SEGMENTS, small)
+        self.token_type_embeddings = nn.Embedding(TOKEN_TYPES, small)
         self.norm = nn.LayerNorm(small)
         self.downsample = nn.ModuleList(_Convolution(small, small, config.kernel_size) for _ in range(2))
         self.up = nn.Linear(small, hidden)
@@ -56,7 +56,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     ) -> WaldorfConfig:
         """Derive the configuration from a recipe's settings."""
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
-        if settings.waldorf.takes_teacher_width and init_spec.teacher:
+        if settings.waldorf.uses_teacher_width and init_spec.teacher:
             fixed["embedding_size"] = init_spec.teacher.spec.width_of(0)
         return WaldorfConfig.model_validate(settings.waldorf.model_dump(exclude={"embeddings"}) | fixed)
 
@@ -102,16 +102,16 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         if not (to_the_end or top):
             return EncoderOutput(hidden=hidden, mask=tokens.mask)
         masks = masks_by_halving(tokens.mask)
-        states = self._shrunk(embedded, masks)
+        states = self._downsampled(embedded, masks)
         for number, block in enumerate(self.blocks[:top], 1):
-            states, scored = block(states, masks[-1], number in need.scores)
-            if scored is not None:
-                scores[number] = scored
+            states, block_scores = block(states, masks[-1], number in need.scores)
+            if block_scores is not None:
+                scores[number] = block_scores
             if number in need.hidden:
                 hidden[number] = states
         return EncoderOutput(
             pooled=self._pool_row(states, masks[-1]) if need.pooled else None,
-            sequence=self._grown(states, masks)[:, : tokens.mask.shape[1]] if need.sequence else None,
+            sequence=self._upsampled(states, masks)[:, : tokens.mask.shape[1]] if need.sequence else None,
             hidden=hidden,
             scores=scores,
             mask=tokens.mask,
@@ -127,8 +127,8 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         )
         return self.dropout(self.norm(summed))
 
-    def _shrunk(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
-        """Shrink the embeddings (B, L, E) to (B, ceil(L / 4), H)."""
+    def _downsampled(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
+        """Downsample the embeddings (B, L, E) to (B, ceil(L / 4), H)."""
         states = functional.pad(embedded, (0, 0, 0, masks[0].shape[1] - embedded.shape[1]))
         for convolution, mask, pooled in zip(self.downsample, masks, masks[1:], strict=False):
             convolved = convolution(states, mask)
@@ -137,7 +137,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
             states = functional.gelu(maximum.masked_fill(~pooled.unsqueeze(-1), 0.0))
         return self.dropout(self.up_norm(self.up(states)))
 
-    def _grown(self, states: Tensor, masks: list[Tensor]) -> Tensor:
+    def _upsampled(self, states: Tensor, masks: list[Tensor]) -> Tensor:
         """Upsample the last block's states to (B, 4 ceil(L / 4), D)."""
         for convolution, mask in zip(self.upsample, reversed(masks[:-1]), strict=True):
             states = functional.gelu(convolution(states.repeat_interleave(2, 1), mask))
@@ -185,7 +185,7 @@ class _Block(nn.Module):
     def __init__(self, config: WaldorfConfig):
         super().__init__()
         width, attention = config.hidden_size, config.heads * config.head_size
-        self.heads, self.dropped = config.heads, config.dropout
+        self.heads, self.dropout_p = config.heads, config.dropout
         self.attend = nn.Linear(width, 3 * attention)
         self.output = nn.Linear(attention, width)
         self.attention_norm = nn.LayerNorm(width)
@@ -194,17 +194,17 @@ class _Block(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, states: Tensor, mask: Tensor, scored: bool) -> tuple[Tensor, Tensor | None]:
-        """Compute the next states (B, L, d), and the scores (B, heads, L, L) before the softmax or None."""
+    def forward(self, states: Tensor, mask: Tensor, with_scores: bool) -> tuple[Tensor, Tensor | None]:
+        """Compute the next states (B, L, d), and on request the scores (B, heads, L, L) before softmax."""
         query, key, value = self.attend(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
-        dropped = self.dropped if self.training else 0.0
+        scores = query @ key.mT * query.shape[-1] ** -0.5 if with_scores else None
+        dropout_p = self.dropout_p if self.training else 0.0
         keys = mask[:, None, None]
-        if is_faster(query, dropped):
-            context = attention(query, key, value, keys, None, dropped)
+        if is_faster(query, dropout_p):
+            context = attention(query, key, value, keys, None, dropout_p)
         else:
             context = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=keys, dropout_p=dropped
+                query, key, value, attn_mask=keys, dropout_p=dropout_p
             )
         attended = self.dropout(self.output(context.transpose(1, 2).flatten(2)))
         states = self.attention_norm(states + attended)

@@ -1,4 +1,4 @@
-"""The settings of WaLDORf students, and the configuration of the encoder that they make."""
+"""The settings of WaLDORf students, and the configuration of the encoder that is built from them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class WaldorfSettings(WaldorfSizes):
 
     Attributes:
         embeddings: what the word embeddings start from: "random" vectors, as in the paper, or those of the
-            "teacher", whose width they take unless `embedding_size` is set.
+            "teacher", which also determine their width unless `embedding_size` is set.
     """
 
     embeddings: Literal["random", "teacher"] = "random"
 
     @property
-    def takes_teacher_width(self) -> bool:
+    def uses_teacher_width(self) -> bool:
         """True if the width of the embeddings is the teacher's."""
         return self.embeddings == "teacher" and "embedding_size" not in self.model_fields_set
 
@@ -72,7 +72,7 @@ class WaldorfStudentSettings(StudentSettings):
 
 
 class WaldorfConfig(WaldorfSizes, EncoderConfig):
-    """The configuration of a WaLDORf encoder: its sizes, and what does not come from `student.waldorf`.
+    """The configuration of a WaLDORf encoder: its sizes, and the values from outside `student.waldorf`.
 
     Attributes:
         vocab_size: the number of token ids.

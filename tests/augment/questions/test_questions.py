@@ -733,7 +733,7 @@ def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
         generator = load_generator("lmqg/t5-tiny-qg")
     assert generator.reading.form == "lmqg"
     assert load_generator("lmqg/t5-tiny-qg", form="context").reading.form == "context"
-    with pytest.warns(MtkdWarning, match=r"gets 'Ada wrote it in 1843\.'. `format` chooses another"):
+    with pytest.warns(MtkdWarning, match=r"like 'Ada wrote it in 1843\.'. `format` selects another"):
         assert load_generator("someone/t5-tiny").reading.form == "context"
 
 

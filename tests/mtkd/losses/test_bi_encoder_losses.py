@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 import torch
 
-from mtkd.losses.layered import pair_mask, texts_of
+from mtkd.losses.layered import pair_mask, text_mask_of
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import build_objective
 from mtkd.losses.pooled import pool_mask, pooled_attention_score_mse
@@ -122,7 +122,7 @@ def test_tokens_must_see_each_other_in_both_models() -> None:
 
     def visible(of_student: Any, of_teacher: Any) -> torch.Tensor:
         models = (ModelOutput(mask=mask, text_numbers=numbers) for numbers in (of_student, of_teacher))
-        return pair_mask(texts_of(TermInput(STSB, None, *models, num_items=4)))[0, 0]  # type: ignore[arg-type]
+        return pair_mask(text_mask_of(TermInput(STSB, None, *models, num_items=4)))[0, 0]  # type: ignore[arg-type]
 
     every = torch.zeros(5, 5, dtype=torch.bool)
     every[:4, :4] = True

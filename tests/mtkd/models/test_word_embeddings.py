@@ -110,7 +110,7 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
     [
         (
             ["student.vocabulary=word", "student.bilstm.embedding_size=5", "student.bilstm.embeddings=v.txt"],
-            ["have the width 5, those of", " 4"],
+            ["have width 5, but those of", " 4"],
         ),
         (["student.bilstm.embeddings=v.txt"], ["reads wordpiece tokens", "student.vocabulary=word"]),
         (

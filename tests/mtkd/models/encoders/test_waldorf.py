@@ -220,7 +220,7 @@ def test_word_embeddings_start_from_the_teacher(tiny_teacher: Path) -> None:
     assert torch.equal(student.embeddings.weight, table) and student.embeddings.weight is not table
     assert student.embeddings.weight.requires_grad
     assert student(batch([5, 7])).pooled.isfinite().all()
-    with pytest.raises(UserError, match="have the width 6, those of the teacher 16"):
+    with pytest.raises(UserError, match="have width 6, but those of the teacher have width 16"):
         built(embedding_size=6)
     with pytest.raises(UserError, match=r"student\.waldorf\.embeddings=teacher needs a teacher"):
         built(replace(context, teacher=None))
