@@ -5,17 +5,18 @@ A hash has 64 bits: among 100 million different rows, two have the same with a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.common.mapped import mapped, release_pages
+from tasks.common.mapped import MappedArray, mapped, release_pages
 from tasks.data.rows import row_keys
 
-_RUN = 1 << 20  # hashes sorted at once, in memory
-_PARTS = 64  # ranges of values that are merged one after the other
-_QUERIES = 4096  # hashes looked up at once
+_WAITING = 1 << 20  # hashes kept in memory before they are written
+_FILES = 64  # temporary files, each for a range of values
+_SEARCHED = 1 << 22  # distinct hashes searched at once, before their pages are released
+_EDGES = np.array([i * 2**64 // _FILES - 2**63 for i in range(1, _FILES)], np.int64)
 
 
 def hash_rows(columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
@@ -25,48 +26,61 @@ def hash_rows(columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
 
 
 class RowHashes:
-    """The hashes of rows that are added part by part; more than a million are kept in temporary files."""
+    """The hashes of rows that are added part by part; more than a million are kept in temporary files.
+
+    Each file holds a range of values. The files are sorted in memory, one after the other.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[np.ndarray] = []
-        self._runs: list[np.ndarray] = []
+        self._files: list[MappedArray] = []
 
     def add(self, hashes: np.ndarray) -> None:
         """Add (n,) int64 hashes."""
         self._waiting.append(hashes)
-        if sum(map(len, self._waiting)) >= _RUN:
-            self._runs.append(mapped(iter([self._sorted()]), np.int64))
+        if sum(map(len, self._waiting)) >= _WAITING:
+            self._write()
 
     def distinct(self) -> np.ndarray:
         """The distinct hashes, sorted; call it once."""
-        last = self._sorted()
-        if not self._runs:
-            return last
-        runs = [*self._runs, last]
-        width = 2**64 // _PARTS
-        edges = np.array([i * width - 2**63 for i in range(1, _PARTS)], np.int64)
-        cuts = [[0, *np.searchsorted(run, edges).tolist(), len(run)] for run in runs]
+        if not self._files:
+            return self._sorted()
+        self._write()
+        return mapped((_distinct(np.array(file.finish())) for file in self._files), np.int64)
 
-        def parts() -> Iterator[np.ndarray]:
-            for part in range(_PARTS):
-                some = (run[cut[part] : cut[part + 1]] for run, cut in zip(runs, cuts, strict=True))
-                yield np.unique(np.concatenate(list(some)))
-                release_pages()
-
-        return mapped(parts(), np.int64)
+    def _write(self) -> None:
+        """Move the waiting hashes to the files."""
+        self._files = self._files or [MappedArray(np.int64) for _ in range(_FILES)]
+        hashes = self._sorted()
+        for file, some in zip(self._files, np.split(hashes, np.searchsorted(hashes, _EDGES)), strict=True):
+            file.add(some)
 
     def _sorted(self) -> np.ndarray:
-        hashes = np.unique(np.concatenate([np.zeros(0, np.int64), *self._waiting]))
+        hashes = _distinct(np.concatenate([np.zeros(0, np.int64), *self._waiting]))
         self._waiting = []
         return hashes
 
 
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """The distinct hashes, sorted; `hashes` is sorted in place.
+
+    `np.unique` would be slower: numpy 2.3 and later use a hash table.
+    """
+    hashes.sort()
+    is_first = np.ones(len(hashes), bool)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    return hashes[is_first]
+
+
 def contained(hashes: np.ndarray, distinct: np.ndarray) -> np.ndarray:
     """(n,) bool: which of (n,) hashes are among the sorted ones."""
+    order = np.argsort(hashes)
+    queries = hashes[order]
     is_contained = np.zeros(len(hashes), bool)
-    for start in range(0, len(hashes) if len(distinct) else 0, _QUERIES):
-        some = hashes[start : start + _QUERIES]
-        positions = np.minimum(np.searchsorted(distinct, some), len(distinct) - 1)
-        is_contained[start : start + _QUERIES] = distinct[positions] == some
+    for start in range(0, len(distinct), _SEARCHED):
+        some = distinct[start : start + _SEARCHED]
+        first, end = np.searchsorted(queries, some[0]), np.searchsorted(queries, some[-1], side="right")
+        positions = np.searchsorted(some, queries[first:end])
+        is_contained[order[first:end]] = some[positions] == queries[first:end]
         release_pages()
     return is_contained

@@ -21,6 +21,7 @@ from tasks.checks import row_hashes
 from tasks.checks.data_report import report_on
 from tasks.checks.row_hashes import RowHashes, contained
 from tasks.checks.split_statistics import SplitStatistics
+from tasks.common import mapped
 from tasks.common.errors import UserError
 from tasks.data import file_readers, loading, rows
 from tasks.data.loading import digest_rows, load_rows
@@ -50,7 +51,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def set_size(size: int) -> None:
         monkeypatch.setattr(file_readers, "BATCH", size)
         monkeypatch.setattr(rows, "MAPPED_ROWS", 2 * size)
-        monkeypatch.setattr(row_hashes, "_RUN", 2 * size)
+        monkeypatch.setattr(row_hashes, "_WAITING", 2 * size)
         for module in (rows, loading):
             monkeypatch.setattr(module, "STEP", size)
 
@@ -115,8 +116,8 @@ def test_a_split_may_have_more_than_fits_in_a_plain_array(small_parts: Callable[
 
 def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).integers(-(2**63), 2**63, 500).repeat(2)
-    monkeypatch.setattr(row_hashes, "_RUN", 100)
-    monkeypatch.setattr(row_hashes, "_QUERIES", 7)
+    monkeypatch.setattr(row_hashes, "_WAITING", 100)
+    monkeypatch.setattr(row_hashes, "_SEARCHED", 70)
     hashes = RowHashes()
     for start in range(0, 1000, 30):
         hashes.add(values[::-1][start : start + 30])
@@ -125,6 +126,28 @@ def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) ->
     queries = np.concatenate([values[:20], values[:20] + 1])
     np.testing.assert_array_equal(contained(queries, distinct), np.isin(queries, values))
     assert len(RowHashes().distinct()) == 0 and not contained(queries, np.zeros(0, np.int64)).any()
+
+
+def test_only_a_part_of_the_hashes_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_hashes, "_WAITING", 100)
+    monkeypatch.setattr(row_hashes, "_SEARCHED", 100)
+    maps, finish, others = [], mapped.MappedArray.finish, set(mapped._MAPS)
+
+    def finish_and_count(array: mapped.MappedArray) -> np.ndarray:
+        values = finish(array)
+        maps.append(len(set(mapped._MAPS) - others))
+        return values
+
+    monkeypatch.setattr(mapped.MappedArray, "finish", finish_and_count)
+    hashes = RowHashes()
+    hashes.add(np.random.default_rng(0).integers(-(2**63), 2**63, 1000))
+    distinct = hashes.distinct()
+    assert len(maps) > 10 and max(maps) == 1, "sorted one file after the other"
+
+    searches: list[None] = []
+    monkeypatch.setattr(row_hashes, "release_pages", lambda: searches.append(None))
+    assert contained(distinct[::100], distinct).all()
+    assert len(searches) == 10, "pages are released after each 100 hashes"
 
 
 def test_lengths_are_those_of_numpy() -> None:
