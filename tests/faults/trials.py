@@ -142,7 +142,10 @@ class Trials:
         codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
         if done.code not in codes or "Traceback" in done.err:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
-        self._again(where)
+        if done.code:
+            self._again(where)
+        else:  # all files are smaller
+            self._compare(where)
 
     def doubled(self, at: int) -> None:
         """Stop the command at a change, start it a second time, and let the first one go on."""
@@ -284,9 +287,10 @@ def _wait_for(process: psutil.Process, status: str) -> None:
 
 
 def _is_flippable(file: Path) -> bool:
-    """Whether a file is one that is compared, and that a command reads when it resumes."""
-    others = "tensorboard" in file.parts or file.name == LOCK or any(map(is_temporary, (file, *file.parents)))
-    return file.is_file() and not others and file.stat().st_size > 0
+    """Whether a file is one that is compared, and that a command may read when it resumes."""
+    others = "tensorboard" in file.parts or file.name in (LOCK, "README.md")
+    temporary = any(map(is_temporary, (file, *file.parents)))
+    return file.is_file() and not others and not temporary and file.stat().st_size > 0
 
 
 def _last(done: Answered) -> str:
