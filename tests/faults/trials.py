@@ -287,8 +287,11 @@ def _wait_for(process: psutil.Process, status: str) -> None:
 
 
 def _is_flippable(file: Path) -> bool:
-    """Whether a file is one that is compared, and that a command may read when it resumes."""
-    others = "tensorboard" in file.parts or file.name in (LOCK, "README.md")
+    """Whether a file is one that is compared, and that a command may read when it resumes.
+
+    Training reads no log when it resumes: it only appends to it.
+    """
+    others = "tensorboard" in file.parts or file.name in (LOCK, "README.md", "log.jsonl")
     temporary = any(map(is_temporary, (file, *file.parents)))
     return file.is_file() and not others and not temporary and file.stat().st_size > 0
 
