@@ -86,7 +86,7 @@ class Command:
         call: a function of `tests/helpers` that prepares its process, and runs what follows in the line.
         locks: False if it locks no folder: of two copies, the last one to finish replaces the files.
         second: further words of a second copy that is started while the first one runs.
-        stride: only every N-th change is tried, because a trial takes minutes.
+        stride: only every N-th change is tried, because a trial takes long.
     """
 
     line: str
@@ -179,7 +179,7 @@ COMMANDS = {
     ),
     "export, int8": Command(
         "export --model INPUTS/teacher --int8 --max-drop 100 --full-range --data pocket --limit 16 "
-        "--json PLACE/export.json --quiet --out OUT",
+        "--quiet --out OUT",
         ("teacher",),
         (*_IMPORTS_OF_ONNX, "mtkd.onnx_export.int8"),
     ),
@@ -253,7 +253,7 @@ COMMANDS = {
     ),
 }
 COMMANDS |= {
-    f"{name}, workers": replace(COMMANDS[name], line=f"{COMMANDS[name].line} --workers 2")
+    f"{name}, workers": replace(COMMANDS[name], line=f"{COMMANDS[name].line} --workers 2", stride=3)
     for name in ("augment mask", "augment run, plugin", "augment questions generate, rules", "store build")
 }
 

@@ -86,15 +86,18 @@ def main() -> None:
                             len(found.differing),
                             len(found.foreign),
                             found.refused,
+                            found.verified,
                             f"{cost:.1f}",
                         )
                     )
     print(
         f"\n{'command':38}{'fault':8}{'trials':>8}{'stuck':>8}{'differing':>11}{'foreign':>9}"
-        f"{'refused':>9}{'s/trial':>9}"
+        f"{'refused':>9}{'verified':>10}{'s/trial':>9}"
     )
     for row in rows:
-        print(f"{row[0]:38}{row[1]:8}{row[2]:8}{row[3]:8}{row[4]:11}{row[5]:9}{row[6]:9}{row[7]:>9}")
+        print(
+            f"{row[0]:38}{row[1]:8}{row[2]:8}{row[3]:8}{row[4]:11}{row[5]:9}{row[6]:9}{row[7]:10}{row[8]:>9}"
+        )
     sys.exit(any(row[3] or row[4] or row[5] for row in rows))
 
 

@@ -35,6 +35,7 @@ class Outcome:
 
     trials: int = 0
     refused: int = 0  # of those with a flipped bit: the command said so, and ended with exit code 2
+    verified: int = 0  # of those with a flipped bit: `mtkd verify` said so
     stuck: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -175,7 +176,8 @@ class Trials:
     def flipped(self, at: int) -> None:
         """Kill the command before a change, flip a bit of a file that it has written, and run it again.
 
-        It must detect that: the output is that of an uninterrupted run, or the command refuses to resume.
+        The damage must not stay unnoticed: the output is that of an uninterrupted run, the command refuses to
+        resume, or `mtkd verify` names a damaged file, where only the cleaning up was interrupted.
         """
         self._fresh()
         self._run({"at": at, "number": int(signal.SIGKILL)})
@@ -196,6 +198,9 @@ class Trials:
         elif done.code:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
             self.outcome.trials += 1
+        elif self.snapshot() != self.expected and self._processes.run("verify", self.out).code == 2:
+            self.outcome.trials += 1
+            self.outcome.verified += 1
         else:
             self._compare(where)
 
