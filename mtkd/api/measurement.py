@@ -228,8 +228,7 @@ def glue_submission(
     from tasks.data.sources import open_data
 
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} already exists and is not empty", hint="name another folder, or empty it")
+    prediction.check_submission_directory(folder)
     loaded = [_loaded(model, device).module for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 

@@ -221,7 +221,7 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
         from mtkd.cli.json_target import require_result_file
 
         require_result_file(Path(json_file))  # the command itself may have written it
-        write_json(Path(json_file), result)
+        write_json(Path(json_file), result, alone=True)
 
 
 def echo(text: str) -> None:

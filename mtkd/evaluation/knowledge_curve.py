@@ -225,6 +225,6 @@ def _plot_dimension(points: Sequence[Point], along: str, differ: str, label: str
 
 
 def _save(figure: Any, path: Path) -> Path:
-    with atomic_path(path) as temporary:
+    with atomic_path(path, alone=True) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.output_files.output_directory import OutputKind, check_directory, has_claim, open_directory
+from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
-from tasks.common.locks import locked
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
@@ -35,6 +37,10 @@ SUBMISSION_ROWS = {
     "WNLI.tsv": 146,
     "AX.tsv": 1104,
 }
+_SUBMISSION = OutputKind(
+    "submission", "WNLI.tsv", tuple(map(re.escape, SUBMISSION_ROWS)), lambda directory: None
+)
+_HINT = "choose an empty or new directory"
 _NAMED = ("mnli", "qnli", "rte", "ax")  # submitted as label names; the other tasks as numbers
 
 
@@ -85,6 +91,20 @@ def predict_rows(
     yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
 
 
+def check_submission_directory(out: Path) -> None:
+    """Check that a submission can be written to a directory: that it is empty, or holds an unfinished one.
+
+    Raises:
+        UserError: it holds a finished submission, or other files.
+    """
+    if _SUBMISSION.finished(out) and not has_claim(out):
+        raise UserError(f"{out} already holds a submission", hint=_HINT)
+    try:
+        check_directory(out, _SUBMISSION, "glue")
+    except UserError as error:  # whose hint names the option --out
+        raise UserError(error.problem, hint=_HINT) from error
+
+
 def glue_submission(
     models: list[MultiTaskModel], data: DataSource, out: Path, batch_size: int = 64
 ) -> list[SubmissionFile]:
@@ -96,9 +116,13 @@ def glue_submission(
     Args:
         models: each task is predicted by the first model that knows it.
         data: the source of the test splits.
+
+    Raises:
+        UserError: `out` holds a finished submission, or other files.
     """
+    check_submission_directory(out)
     submission_files = []
-    with locked(out), staged_directory(out) as temporary:
+    with open_directory(out, _SUBMISSION, "glue"), staged_directory(out, _SUBMISSION.marker) as temporary:
         for task in TASKS.values():
             model = next((m for m in models if task.head in m.tasks), None)
             for split, file in task.submission.items():

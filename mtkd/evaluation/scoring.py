@@ -183,12 +183,12 @@ def check_predictions(directory: Path, splits: Iterable[tuple[str, str]], inputs
             )
 
 
-def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:
+def write_predictions(directory: Path, scores: Iterable[TaskScores], *, alone: bool = False) -> None:
     """Write what was predicted for each row to `directory`/TASK/SPLIT.parquet (`RowPredictions.write`)."""
     for score in scores:
         if score.predictions is not None:
             path = directory / score.task / f"{score.split}.parquet"
-            score.predictions.write(path, score.task, score.split)
+            score.predictions.write(path, score.task, score.split, alone=alone)
 
 
 def read_predictions(directory: Path, tasks: Iterable[Task] = ()) -> dict[str, dict[str, RowPredictions]]:

@@ -134,7 +134,7 @@ def evaluate(
     if frozen is not None:
         compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
     if predictions is not None:
-        write_predictions(predictions, scores)
+        write_predictions(predictions, scores, alone=True)
     differences = {name: _differences(by_name, _by_task(scores), runs) for name, runs in compared.items()}
     warnings += baseline_warnings(by_name, scores)
     if ignored := source.outside_warning((task, part.split) for task, part in rows):

@@ -62,7 +62,7 @@ def write_report(
     checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None
     if bench:
         gathered = _timed(gathered)
-    write_text(out, render(gathered, TextReader(source), examples, checkpoint))
+    write_text(out, render(gathered, TextReader(source), examples, checkpoint), alone=True)
     return out
 
 

@@ -255,12 +255,16 @@ def plain_path(name: str) -> str:
     return name
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically (UTF-8), with URLs in place of the paths of local copies."""
-    with atomic_path(path) as temporary:
+def write_text(path: Path, text: str, *, alone: bool = False) -> None:
+    """Write a text file atomically (UTF-8), with URLs in place of the paths of local copies.
+
+    Args:
+        alone: see `atomic_path`.
+    """
+    with atomic_path(path, alone=alone) as temporary:
         temporary.write_text(as_url(text), encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: Path, value: Any, *, alone: bool = False) -> None:
+    """Write a JSON file atomically; for `alone`, see `atomic_path`."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", alone=alone)

@@ -46,11 +46,14 @@ class RowPredictions:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def write(self, path: Path, task: str, split: str) -> None:
+    def write(self, path: Path, task: str, split: str, *, alone: bool = False) -> None:
         """Write a parquet file with the columns task, split, uid, label, prediction, and what else there is.
 
         Labels and predictions are class ids (lists of 0 and 1 for `multilabel`), scores or texts.
         Probabilities are written as lists of float32.
+
+        Args:
+            alone: see `atomic_path`.
         """
         columns: dict[str, Any] = {
             "task": pa.array([task] * len(self)).dictionary_encode(),
@@ -65,7 +68,7 @@ class RowPredictions:
         if self.probabilities is not None:
             flat = pa.array(self.probabilities.astype(np.float32).ravel())
             columns["probabilities"] = pa.FixedSizeListArray.from_arrays(flat, self.probabilities.shape[1])
-        with atomic_path(path) as temporary:
+        with atomic_path(path, alone=alone) as temporary:
             pq.write_table(pa.table(columns), temporary, compression="zstd")
 
     @classmethod

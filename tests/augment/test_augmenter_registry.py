@@ -15,51 +15,13 @@ from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.task_names import resolve
 
-PLUGIN = '''
-from dataclasses import dataclass
-
-import pyarrow as pa
-
-from augment.augmenter import Augmenter, Copies, copies_table
-
-
-@dataclass(frozen=True)
-class Reverse(Augmenter):
-    """Makes copies with the words in reverse order and a number appended."""
-
-    start: int
-    mark: str = "#"
-
-    name = "reverse"
-    about = "Words in reverse order."
-
-    @property
-    def settings(self):
-        return {"start": self.start, "mark": self.mark}
-
-    def make(self, rows, copies):
-        made = [
-            pa.array(
-                [
-                    f"{' '.join(reversed(text.split()))} {self.mark}{self.start + number}"
-                    for text in column.to_pylist()
-                    for number in range(copies)
-                ]
-            )
-            for column in rows.texts
-        ]
-        pair = made[1] if len(made) > 1 else pa.nulls(len(made[0]), pa.string())
-        yield Copies(copies_table(rows, copies, self.name, made[0], pair), 0, 0, 0)
-'''
-
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package with the augmenter `reverse`."""
+    """An installed package with the augmenter of tests/helpers/reversing_plugin.py."""
     site = tmp_path / "site"
     info = site / "reversing-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "reversing_plugin.py").write_text(PLUGIN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversing\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[mtkd.augmenters]\nreverse = reversing_plugin:Reverse\n")
     monkeypatch.syspath_prepend(str(site))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 Run = Callable[..., None]  # runs a command line to its end
 
-_TRAIN = ["--data", "pocket", "--limit", 24, "--eval-limit", 16, "--device", "cpu", "--quiet"]
-_SMALL = ["--set", "train.batch_size=8", "--set", "train.checkpoint_steps=2"]
+_TRAIN = "--data pocket --limit 24 --eval-limit 16 --device cpu --quiet"
+_SMALL = "--set train.batch_size=8 --set train.checkpoint_steps=2"
 _STUDENT = {
     "student.max_length": 16,
     "student.transformer.layers": 2,
@@ -19,7 +20,9 @@ _STUDENT = {
     "student.transformer.intermediate_size": 16,
     "terms.mha.relation_heads": 2,
 }
-_SETS = [word for key, value in _STUDENT.items() for word in ("--set", f"{key}={value}")]
+_SETS = " ".join(f"--set {key}={value}" for key, value in _STUDENT.items())
+_ROWS = "--data pocket --tasks sst2,rte --limit 24 --copies 2 --quiet --out OUT"
+_QUESTIONS = "--text INPUTS/paragraphs.txt --shard-rows 8 --quiet --out OUT"
 _GRID = """
 title = "Two cells"
 recipe = "mlkd-bert-4"
@@ -72,298 +75,196 @@ model = "@teacher"
 class Command:
     """A command that writes.
 
-    In its words, OUT stands for its output, INPUTS for a folder of inputs, PLACE for the folder of the output
-    and ENDPOINT for the address of a fake language model.
+    In its line, OUT stands for its output, INPUTS for a folder of inputs, PLACE for the folder of the output,
+    ENDPOINT for the address of a fake language model and HUB for that of a fake Hugging Face hub.
 
     Attributes:
-        needs: names of inputs (see `INPUTS`).
+        needs: names of inputs (see `_INPUTS`).
         imports: modules that it imports late, which the process that forks imports once.
         out: what OUT is, in the folder of the trials.
+        files: files beside the output -> their text.
+        call: a function of `tests/helpers` that prepares its process, and runs what follows in the line.
+        locks: False if it locks no folder: of two copies, the last one to finish replaces the files.
+        second: further words of a second copy that is started while the first one runs.
+        stride: only every N-th change is tried, because a trial takes long.
     """
 
-    words: tuple[object, ...]
+    line: str
     needs: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     out: str = "out"
-    files: Mapping[str, str] | None = None  # files beside the output -> their text
+    files: Mapping[str, str] | None = None
+    call: str | None = None
+    locks: bool = True
+    second: tuple[str, ...] = ("--overwrite",)
+    stride: int = 1
 
-    def line(self, inputs: Path, out: Path) -> list[str]:
-        """The words with paths."""
-        return [str(word).replace("INPUTS", str(inputs)).replace("OUT", str(out)) for word in self.words]
+    def words(self, inputs: Path, out: Path) -> list[str]:
+        """The words of the line, with paths."""
+        names = {"INPUTS": inputs, "OUT": out, "PLACE": out.parent}
+        words = shlex.split(self.line)
+        for name, path in names.items():
+            words = [word.replace(name, str(path)) for word in words]
+        return words
 
 
+_IMPORTS_OF_T5 = ("transformers.models.t5.modeling_t5", "mtkd.api.augmentation")
+_IMPORTS_OF_ONNX = ("torch.onnx", "onnxscript", "onnxruntime", "onnx")
 COMMANDS = {
     "refine": Command(
-        (
-            "refine",
-            *_TRAIN,
-            *_SMALL,
-            "--tasks",
-            "sst2",
-            "--encoder",
-            "INPUTS/encoder",
-            "--epochs",
-            2,
-            "--set",
-            "max_length=16",
-            "--out",
-            "OUT",
-        ),
+        f"refine {_TRAIN} {_SMALL} --tasks sst2 --encoder INPUTS/encoder --epochs 2 --set max_length=16 "
+        "--out OUT",
         ("encoder",),
     ),
     "distill": Command(
-        (
-            "distill",
-            "mlkd-bert-4",
-            *_TRAIN,
-            *_SMALL,
-            *_SETS,
-            "--epochs",
-            1,
-            "--tasks",
-            "sst2",
-            "--teacher",
-            "INPUTS/teacher",
-            "--out",
-            "OUT",
-        ),
+        f"distill mlkd-bert-4 {_TRAIN} {_SMALL} {_SETS} --epochs 1 --tasks sst2 --teacher INPUTS/teacher "
+        "--out OUT",
         ("teacher",),
     ),
     "finetune": Command(
-        (
-            "finetune",
-            *_TRAIN,
-            *_SMALL,
-            "--epochs",
-            1,
-            "--task",
-            "sst2",
-            "--model",
-            "INPUTS/teacher",
-            "--set",
-            "learning_rates=[1e-3, 1e-5]",
-            "--out",
-            "OUT",
-        ),
+        f"finetune {_TRAIN} {_SMALL} --epochs 1 --task sst2 --model INPUTS/teacher "
+        "--set learning_rates=[1e-3,1e-5] --out OUT",
         ("teacher",),
     ),
     "store build": Command(
-        (
-            "store",
-            "build",
-            "--recipe",
-            "mlkd-bert-4",
-            *_SETS,
-            "--data",
-            "pocket",
-            "--tasks",
-            "sst2,rte",
-            "--limit",
-            24,
-            "--teacher",
-            "INPUTS/teacher2",
-            "--quiet",
-            "--out",
-            "OUT",
-        ),
+        f"store build --recipe mlkd-bert-4 {_SETS} --data pocket --tasks sst2,rte --limit 24 "
+        "--teacher INPUTS/teacher2 --quiet --out OUT",
         ("teacher2",),
     ),
-    "augment mask": Command(
-        (
-            "augment",
-            "mask",
-            "--data",
-            "pocket",
-            "--tasks",
-            "sst2,rte",
-            "--limit",
-            24,
-            "--copies",
-            2,
-            "--quiet",
-            "--out",
-            "OUT",
-        )
-    ),
+    "augment mask": Command(f"augment mask {_ROWS}"),
     "augment replace": Command(
-        (
-            "augment",
-            "replace",
-            "--data",
-            "pocket",
-            "--tasks",
-            "sst2",
-            "--limit",
-            24,
-            "--copies",
-            2,
-            "--tagger",
-            "none",
-            "--quiet",
-            "--out",
-            "OUT",
-        )
+        "augment replace --data pocket --tasks sst2 --limit 24 --copies 2 --tagger none --quiet --out OUT"
+    ),
+    "augment contextual": Command(
+        f"augment contextual --model INPUTS/masked-lm --device cpu {_ROWS}",
+        ("masked-lm",),
+        ("augment.masked_lm", "transformers.models.bert.modeling_bert", "mtkd.api.augmentation"),
+    ),
+    "augment run": Command(f"augment run mask --set p=0.3 {_ROWS}"),
+    "augment run, plugin": Command(
+        f"INPUTS/plugin augment run reverse --set start=7 {_ROWS}",
+        ("plugin",),
+        call="prepared_commands:with_site",
     ),
     "augment questions train": Command(
-        (
-            "augment",
-            "questions",
-            "train",
-            "--data",
-            "pocket",
-            "--task",
-            "squad_v2",
-            "--model",
-            "scratch",
-            "--steps",
-            4,
-            "--batch",
-            8,
-            "--max-input",
-            48,
-            "--max-output",
-            12,
-            "--vocab-size",
-            150,
-            "--d-model",
-            16,
-            "--layers",
-            1,
-            "--heads",
-            2,
-            "--d-ff",
-            32,
-            "--limit",
-            24,
-            "--eval-limit",
-            4,
-            "--quiet",
-            "--out",
-            "OUT",
-        ),
-        imports=(
-            "augment.questions.training.train_generator",
-            "transformers.models.t5.modeling_t5",
-            "mtkd.api.augmentation",
-        ),
+        "augment questions train --data pocket --task squad_v2 --model scratch --steps 4 --batch 8 "
+        "--max-input 48 --max-output 12 --vocab-size 150 --d-model 16 --layers 1 --heads 2 --d-ff 32 "
+        "--limit 24 --eval-limit 4 --quiet --out OUT",
+        imports=("augment.questions.training.train_generator", *_IMPORTS_OF_T5),
     ),
     "augment questions generate": Command(
-        (
-            "augment",
-            "questions",
-            "generate",
-            "--model",
-            "INPUTS/generator",
-            "--text",
-            "INPUTS/paragraphs.txt",
-            "--sample",
-            "--temperature",
-            "2",
-            "--shard-rows",
-            8,
-            "--quiet",
-            "--out",
-            "OUT",
-        ),
+        f"augment questions generate --model INPUTS/generator --sample --temperature 2 {_QUESTIONS}",
         ("generator", "paragraphs.txt"),
-        imports=(
-            "augment.questions.generation.generate",
-            "transformers.models.t5.modeling_t5",
-            "mtkd.api.augmentation",
-        ),
+        ("augment.questions.generation.generate", *_IMPORTS_OF_T5),
+    ),
+    "augment questions generate, rules": Command(
+        f"augment questions generate --model rules {_QUESTIONS}",
+        ("paragraphs.txt",),
+        ("augment.questions.generation.generate", "mtkd.api.augmentation"),
     ),
     "augment questions generate, endpoint": Command(
-        (
-            "augment",
-            "questions",
-            "generate",
-            "--model",
-            "ENDPOINT",
-            "--endpoint-model",
-            "tiny",
-            "--concurrency",
-            1,
-            "--text",
-            "INPUTS/paragraphs.txt",
-            "--shard-rows",
-            8,
-            "--quiet",
-            "--out",
-            "OUT",
-        ),
+        f"augment questions generate --model ENDPOINT --endpoint-model tiny --concurrency 1 {_QUESTIONS}",
         ("paragraphs.txt",),
-        imports=("augment.questions.endpoint.prepare_endpoint", "mtkd.api.augmentation"),
+        ("augment.questions.endpoint.prepare_endpoint", "mtkd.api.augmentation"),
     ),
     "augment questions filter": Command(
-        (
-            "augment",
-            "questions",
-            "filter",
-            "--corpus",
-            "INPUTS/questions",
-            "--teacher",
-            "INPUTS/reader",
-            "--any-form",
-            "--no-round-trip",
-            "--shard-rows",
-            8,
-            "--labels",
-            "--min-overlap",
-            0.01,
-            "--quiet",
-            "--out",
-            "OUT",
-        ),
+        "augment questions filter --corpus INPUTS/questions --teacher INPUTS/reader --any-form "
+        "--no-round-trip --shard-rows 8 --labels --min-overlap 0.01 --quiet --out OUT",
         ("questions", "reader"),
     ),
     "export": Command(
-        ("export", "--model", "INPUTS/teacher", "--quiet", "--out", "OUT"),
+        "export --model INPUTS/teacher --quiet --out OUT",
         ("teacher",),
-        imports=("torch.onnx", "onnxscript", "onnxruntime", "onnx"),
+        _IMPORTS_OF_ONNX,
+    ),
+    "export, int8": Command(
+        "export --model INPUTS/teacher --int8 --max-drop 100 --full-range --data pocket --limit 16 "
+        "--quiet --out OUT",
+        ("teacher",),
+        (*_IMPORTS_OF_ONNX, "mtkd.onnx_export.int8"),
+    ),
+    "export, transformers": Command(
+        "export --model INPUTS/classifier --format transformers --data pocket --limit 16 --quiet --out OUT",
+        ("classifier",),
+        second=(),
     ),
     "compare": Command(
-        (
-            "compare",
-            "PLACE/grid.toml",
-            "--data",
-            "pocket",
-            "--teacher",
-            "INPUTS/teacher",
-            "--limit",
-            24,
-            "--eval-limit",
-            16,
-            "--epochs",
-            2,
-            "--out",
-            "OUT",
-        ),
+        "compare PLACE/grid.toml --data pocket --teacher INPUTS/teacher --limit 24 --eval-limit 16 "
+        "--epochs 2 --json PLACE/table.json --out OUT",
         ("teacher",),
+        ("matplotlib.pyplot",),
         files={"grid.toml": _GRID},
-        imports=("matplotlib.pyplot",),
+        second=(),
     ),
-    "run": Command(("run", "PLACE/pipeline.toml"), ("encoder",), files={"pipeline.toml": _PIPELINE}),
+    "run": Command("run PLACE/pipeline.toml", ("encoder",), files={"pipeline.toml": _PIPELINE}),
+    "demo": Command("demo --tiny --quiet --out OUT", imports=("mtkd.reporting.page",), stride=60),
+    "evaluate": Command(
+        "evaluate --model INPUTS/teacher2 --data pocket --limit 16 --device cpu --quiet --predictions OUT "
+        "--json PLACE/scores.json",
+        ("teacher2",),
+        locks=False,
+        second=(),
+    ),
     "predict": Command(
-        (
-            "predict",
-            "--model",
-            "INPUTS/teacher",
-            "--in",
-            "PLACE/rows.csv",
-            "--out",
-            "OUT/predicted.csv",
-            "--quiet",
-        ),
+        "predict --model INPUTS/teacher --in PLACE/rows.csv --out OUT/predicted.csv --quiet",
         ("teacher",),
         files={"rows.csv": "sentence\n" + "".join(f"a fine film of {n} minutes\n" for n in range(60))},
+        locks=False,
+        second=(),
+    ),
+    "predict, submission": Command(
+        "predict --model INPUTS/teacher --data pocket --device cpu --quiet --glue-submission OUT",
+        ("teacher",),
+        second=(),
+    ),
+    "report html": Command(
+        "report html INPUTS/teacher INPUTS/student --quiet --out OUT/page.html",
+        ("teacher", "student"),
+        ("mtkd.reporting.page",),
+        locks=False,
+    ),
+    "report knowledge": Command(
+        "report knowledge INPUTS/hidden --json PLACE/points.json --quiet --out OUT",
+        ("hidden",),
+        ("matplotlib.figure", "matplotlib.backends.backend_agg", "mtkd.evaluation.knowledge_curve"),
+        locks=False,
+        second=(),
+    ),
+    "report plot": Command(
+        "report plot INPUTS/comparison --quiet --out OUT/plot.png",
+        ("comparison",),
+        ("matplotlib.figure", "matplotlib.backends.backend_agg", "mtkd.reporting.plot_comparisons"),
+        locks=False,
+    ),
+    "pull": Command(
+        "HUB pull someone/model --out OUT",
+        ("teacher",),
+        ("huggingface_hub._snapshot_download",),
+        call="prepared_commands:with_hub",
+        second=(),
     ),
     "init": Command(
-        ("init", "PLACE/rows.csv", "--out", "OUT"),
+        "init PLACE/rows.csv --out OUT",
         files={
             "rows.csv": "text,label\n"
             + "".join(f"a row of number {n},{'yes' if n % 3 else 'no'}\n" for n in range(60))
         },
+        second=(),
     ),
+}
+COMMANDS |= {
+    f"{name}, workers": replace(COMMANDS[name], line=f"{COMMANDS[name].line} --workers 2", stride=3)
+    for name in ("augment mask", "augment run, plugin", "augment questions generate, rules", "store build")
+}
+
+
+_SIZES: dict[str, int] = {
+    "vocab_size": 30522,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 128,
 }
 
 
@@ -374,44 +275,34 @@ def _encoder(path: Path, run: Run) -> None:
     from mtkd.models.encoders.pretrained_config import locate
 
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=128,
-    )
-    BertModel(config).save_pretrained(path)
+    BertModel(BertConfig(**_SIZES)).save_pretrained(path)
     AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(path)
 
 
-def _teacher(tasks: str) -> Callable[[Path, Run], None]:
+def _teacher(tasks: str, settings: str = "") -> Callable[[Path, Run], None]:
     def make(path: Path, run: Run) -> None:
-        run(
-            "refine",
-            *_TRAIN,
-            "--tasks",
-            tasks,
-            "--encoder",
-            needed(path.parent, "encoder", run),
-            "--epochs",
-            1,
-            "--set",
-            "max_length=24",
-            "--set",
-            "train.batch_size=8",
-            "--set",
-            "stride=8",
-            "--out",
-            path,
+        encoder = needed(path.parent, "encoder", run)
+        line = (
+            f"refine {_TRAIN} --tasks {tasks} --encoder {encoder} --epochs 1 --set max_length=24 "
+            f"--set train.batch_size=8 --set stride=8 {settings} --out {path}"
         )
+        run(*shlex.split(line))
 
     return make
 
 
-def _generator(path: Path, run: Run) -> None:
-    run(*COMMANDS["augment questions train"].line(path.parent, path))
+def _made_by(name: str) -> Callable[[Path, Run], None]:
+    """The output of one of the commands."""
+
+    def make(path: Path, run: Run) -> None:
+        command = COMMANDS[name]
+        for needs in command.needs:
+            needed(path.parent, needs, run)
+        for file, text in (command.files or {}).items():
+            (path.parent / file).write_text(text)
+        run(*command.words(path.parent, path))
+
+    return make
 
 
 def _paragraphs(path: Path, run: Run) -> None:
@@ -423,10 +314,35 @@ def _paragraphs(path: Path, run: Run) -> None:
     )
 
 
-def _questions(path: Path, run: Run) -> None:
-    for name in COMMANDS["augment questions generate"].needs:
-        needed(path.parent, name, run)
-    run(*COMMANDS["augment questions generate"].line(path.parent, path))
+def _hidden(path: Path, run: Run) -> None:
+    teacher = needed(path.parent, "teacher", run)
+    sizes = {**_STUDENT, "terms.hidden.depth": 2, "terms.hidden.tokens": 4, "terms.hidden.width": 0.5}
+    del sizes["terms.mha.relation_heads"]
+    sets = " ".join(f"--set {key}={value}" for key, value in sizes.items())
+    run(
+        *shlex.split(
+            f"distill hsk-tinybert-4 {_TRAIN} {sets} --epochs 1 --tasks sst2 --teacher {teacher} --out {path}"
+        )
+    )
+
+
+def _masked_lm(path: Path, run: Run) -> None:
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    from mtkd.models.encoders.pretrained_config import locate
+
+    torch.manual_seed(0)
+    BertForMaskedLM(BertConfig(**_SIZES)).save_pretrained(path)
+    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(path)
+
+
+def _plugin(path: Path, run: Run) -> None:
+    """The metadata of an installed package with the augmenter `reverse`."""
+    info = path / "reversing-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mtkd.augmenters]\nreverse = reversing_plugin:Reverse\n")
 
 
 _INPUTS: dict[str, Callable[[Path, Run], None]] = {
@@ -434,9 +350,15 @@ _INPUTS: dict[str, Callable[[Path, Run], None]] = {
     "teacher": _teacher("sst2"),
     "teacher2": _teacher("sst2,rte"),
     "reader": _teacher("squad"),
-    "generator": _generator,
+    "classifier": _teacher("sst2", "--set pooling=pooler --set pairs=cross-encoder"),
+    "student": _made_by("distill"),
+    "hidden": _hidden,
+    "comparison": _made_by("compare"),
+    "masked-lm": _masked_lm,
+    "plugin": _plugin,
+    "generator": _made_by("augment questions train"),
     "paragraphs.txt": _paragraphs,
-    "questions": _questions,
+    "questions": _made_by("augment questions generate"),
 }
 
 

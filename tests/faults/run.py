@@ -19,6 +19,7 @@ from commands import COMMANDS  # noqa: E402
 from processes import serve  # noqa: E402
 from trials import Outcome, PairTrials, Trials  # noqa: E402
 
+KINDS = ("kill", "full", "double", "flip")
 TRAINING = {"refine", "distill", "finetune"}
 SIZES = (3000, 6000, 40_000, 400_000)  # of the largest file, where the disk is full
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("commands", nargs="*", help="such as 'store build' [default: all]")
     parser.add_argument("--stride", type=int, default=1, help="try every N-th change [default: all]")
     parser.add_argument("--start", type=int, default=0, help="from this change on")
-    parser.add_argument("--kinds", default="kill,full,double", help="which trials [default: all three]")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="which trials [default: all]")
     parser.add_argument(
         "--pair",
         choices=["ddp", "fsdp"],
@@ -38,6 +39,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.pair and (options.kinds != "kill" or set(options.commands or [""]) - TRAINING):
         parser.error(f"--pair needs --kinds kill, and commands of {', '.join(sorted(TRAINING))}")
+    if unknown := set(options.kinds.split(",")) - set(KINDS):
+        parser.error(f"unknown kinds {sorted(unknown)}; expected: {', '.join(KINDS)}")
     if unknown := set(options.commands) - set(COMMANDS):
         parser.error(f"unknown commands {sorted(unknown)}; expected: {', '.join(COMMANDS)}")
     rows = []
@@ -50,7 +53,7 @@ def main() -> None:
                 if options.pair:
                     trials = partial(PairTrials, fsdp=options.pair == "fsdp")
                 trials = trials(name, processes, directory / "trials")
-                points = range(options.start, len(trials.changes), options.stride)
+                points = range(options.start, len(trials.changes), options.stride * trials.command.stride)
                 print(f"{name}: {len(trials.changes)} changes", flush=True)
                 for kind in options.kinds.split(","):
                     trials.outcome, started = Outcome(differing=list(trials.odd)), time.monotonic()
@@ -62,10 +65,13 @@ def main() -> None:
                     elif kind == "full":
                         for size in SIZES:
                             trials.disk_full(size)
-                    elif name != "predict":  # it locks nothing: the last one to end replaces the file
-                        more = ["--overwrite"] if name not in ("compare", "init") else []
-                        for point in points[4 :: max(1, len(points) // 4)]:  # once it has its lock
-                            trials.doubled(point, *more)
+                    elif kind == "flip":
+                        for point in points:
+                            trials.flipped(point)
+                    else:
+                        first = 4 if trials.command.locks else 0  # once it has its lock
+                        for point in points[first :: max(1, len(points) // 4)]:
+                            trials.doubled(point)
                     found = trials.outcome
                     for what in ("stuck", "differing", "foreign"):
                         for line in getattr(found, what):
@@ -79,14 +85,19 @@ def main() -> None:
                             len(found.stuck),
                             len(found.differing),
                             len(found.foreign),
+                            found.refused,
+                            found.verified,
                             f"{cost:.1f}",
                         )
                     )
     print(
-        f"\n{'command':38}{'fault':8}{'trials':>8}{'stuck':>8}{'differing':>11}{'foreign':>9}{'s/trial':>9}"
+        f"\n{'command':38}{'fault':8}{'trials':>8}{'stuck':>8}{'differing':>11}{'foreign':>9}"
+        f"{'refused':>9}{'verified':>10}{'s/trial':>9}"
     )
     for row in rows:
-        print(f"{row[0]:38}{row[1]:8}{row[2]:8}{row[3]:8}{row[4]:11}{row[5]:9}{row[6]:>9}")
+        print(
+            f"{row[0]:38}{row[1]:8}{row[2]:8}{row[3]:8}{row[4]:11}{row[5]:9}{row[6]:9}{row[7]:10}{row[8]:>9}"
+        )
     sys.exit(any(row[3] or row[4] or row[5] for row in rows))
 
 

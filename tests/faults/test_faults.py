@@ -29,6 +29,6 @@ def test_an_interrupted_command_resumes_to_identical_output(
         trials.killed(int(point if point > 1 else point * len(trials.changes)))
     if size is not None:
         trials.disk_full(size)
-        trials.doubled(len(trials.changes) // 2, "--overwrite")
+        trials.doubled(len(trials.changes) // 2)
     found = trials.outcome
     assert found.trials >= 2 and found == Outcome(found.trials)

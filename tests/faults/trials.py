@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import random
 import shutil
 import signal
 import time
@@ -18,7 +18,11 @@ from typing import Any
 import psutil
 from commands import COMMANDS, needed, reset
 from fake_endpoint import FakeEndpoint, serve
+from fake_hub import FakeHub
 from processes import Answered, Processes, meeting_point
+
+from tasks.common.files import is_temporary
+from tasks.common.locks import LOCK
 
 VICTIM = "thesis.tex"  # a file of the user beside the output
 # Times and digests of times, which differ between two runs, wherever they are in a JSON file.
@@ -30,6 +34,8 @@ class Outcome:
     """What became of the trials of a command."""
 
     trials: int = 0
+    refused: int = 0  # of those with a flipped bit: the command said so, and ended with exit code 2
+    verified: int = 0  # of those with a flipped bit: `mtkd verify` said so
     stuck: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -62,16 +68,26 @@ class Trials:
 
     @property
     def words(self) -> list[str]:
-        words = [
-            word.replace("PLACE", str(self.directory)) for word in self.command.line(self.inputs, self.out)
-        ]
-        return [self._endpoint.url if word == "ENDPOINT" else word for word in words]
+        servers = {"ENDPOINT": lambda: self._endpoint.url, "HUB": lambda: self._hub}
+        words = self.command.words(self.inputs, self.out)
+        return [servers[word]() if word in servers else word for word in words]
+
+    @cached_property
+    def _running(self) -> ExitStack:
+        """Servers, which run in threads until this process ends."""
+        return ExitStack()
 
     @cached_property
     def _endpoint(self) -> FakeEndpoint:
-        """A fake language model, which runs in threads until this process ends."""
-        self._running = ExitStack()
+        """A fake language model."""
         return self._running.enter_context(serve())
+
+    @cached_property
+    def _hub(self) -> str:
+        """The address of a fake Hugging Face hub that has the teacher as the model someone/model."""
+        hub, model = FakeHub(), self.inputs / "teacher" / "model"
+        hub.files["someone/model"] = {file.name: file.read_bytes() for file in model.iterdir()}
+        return self._running.enter_context(hub.listen())
 
     def _to_end(self, *words: object, **more: Any) -> Answered:
         done = self._processes.run(*words, **more)
@@ -80,7 +96,15 @@ class Trials:
 
     def _run(self, fault: dict[str, Any]) -> Answered:
         """Run the command to its end; `fault`: the arguments of `install` in child.py, without `under`."""
-        return self._processes.run(*self.words, fault=fault | {"under": str(self.directory.parent)})
+        return self._processes.run(*self.words, **self._call, fault=self._placed(fault))
+
+    @property
+    def _call(self) -> dict[str, str]:
+        """What runs the command, where that is not mtkd itself; see fork_server.py."""
+        return {"call": self.command.call} if self.command.call else {}
+
+    def _placed(self, fault: dict[str, Any]) -> dict[str, Any]:
+        return fault | {"under": str(self.directory.parent)}
 
     def _fresh(self) -> None:
         """The state before the command has run."""
@@ -119,29 +143,66 @@ class Trials:
         codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
         if done.code not in codes or "Traceback" in done.err:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
-        self._again(where)
+        if done.code:
+            self._again(where)
+        else:  # all files are smaller
+            self._compare(where)
 
-    def doubled(self, at: int, *more: str) -> None:
+    def doubled(self, at: int) -> None:
         """Stop the command at a change, start it a second time, and let the first one go on."""
         self._fresh()
-        fault = {"under": str(self.directory.parent), "at": at, "number": int(signal.SIGSTOP)}
-        first = self._processes.start(*self.words, fault=fault)
+        fault = self._placed({"at": at, "number": int(signal.SIGSTOP)})
+        first = self._processes.start(*self.words, **self._call, fault=fault)
         watched = psutil.Process(first.process)
         _wait_for(watched, psutil.STATUS_STOPPED)
+        workers = watched.children(recursive=True)
+        for worker in workers:
+            worker.suspend()
         before = self.snapshot()
         where = f"two, the second at {at}: {self.changes[min(at, len(self.changes) - 1)]}"
         running = watched.status() == psutil.STATUS_STOPPED
-        second = self._processes.run(*self.words, *more)
-        if running and second.code != 2:
+        second = self._processes.run(*self.words, *self.command.second, **self._call)
+        if running and second.code != (2 if self.command.locks else 0):
             self.outcome.stuck.append(f"{where}: the second ends with {second.code}: {_last(second)}")
-        if running and self.snapshot() != before:
+        if running and self.command.locks and self.snapshot() != before:
             self.outcome.foreign.append(f"{where}: {self._difference(before)}")
-        if running:
-            os.kill(first.process, signal.SIGCONT)
+        for process in (*workers, watched) if running else ():
+            process.resume()
         done = self._processes.wait(first)
         if done.code:
             self.outcome.stuck.append(f"{where}: the first ends with {done.code}: {_last(done)}")
         self._compare(where)
+
+    def flipped(self, at: int) -> None:
+        """Kill the command before a change, flip a bit of a file that it has written, and run it again.
+
+        The damage must not stay unnoticed: the output is that of an uninterrupted run, the command refuses to
+        resume, or `mtkd verify` names a damaged file, where only the cleaning up was interrupted.
+        """
+        self._fresh()
+        self._run({"at": at, "number": int(signal.SIGKILL)})
+        files = sorted(file for file in self.out.rglob("*") if _is_flippable(file))
+        if not files:
+            return
+        choose = random.Random(f"{self.name} {at}")
+        file = choose.choice(files)
+        content = bytearray(file.read_bytes())
+        place = choose.randrange(8 * len(content))
+        content[place // 8] ^= 1 << place % 8
+        file.write_bytes(content)
+        where = f"{at}: {self.changes[at]}, with bit {place} of {file.relative_to(self.directory)} flipped"
+        done = self._run({})
+        if done.code == 2 and "Traceback" not in done.err:
+            self.outcome.trials += 1
+            self.outcome.refused += 1
+        elif done.code:
+            self.outcome.stuck.append(f"{where}: {_last(done)}")
+            self.outcome.trials += 1
+        elif self.snapshot() != self.expected and self._processes.run("verify", self.out).code == 2:
+            self.outcome.trials += 1
+            self.outcome.verified += 1
+        else:
+            self._compare(where)
 
     def _again(self, where: str) -> None:
         # without a fault, but what the command starts is forked, which is much faster than a new process
@@ -211,7 +272,7 @@ class PairTrials(Trials):
                         **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
                         **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
                     },
-                    fault=(fault if rank == 0 else {}) | {"under": str(self.directory.parent)},
+                    fault=self._placed(fault if rank == 0 else {}),
                 )
                 for rank in range(2)
             ]
@@ -230,6 +291,16 @@ def _wait_for(process: psutil.Process, status: str) -> None:
         time.sleep(0.01)
 
 
+def _is_flippable(file: Path) -> bool:
+    """Whether a file is one that is compared, and that a command may read when it resumes.
+
+    Training reads no log when it resumes: it only appends to it.
+    """
+    others = "tensorboard" in file.parts or file.name in (LOCK, "README.md", "log.jsonl")
+    temporary = any(map(is_temporary, (file, *file.parents)))
+    return file.is_file() and not others and not temporary and file.stat().st_size > 0
+
+
 def _last(done: Answered) -> str:
     return " | ".join(done.err.strip().splitlines()[-3:])[-300:]
 
@@ -246,7 +317,7 @@ def _content(file: Path) -> Any:
             )
         except ValueError:
             return "damaged"
-    if file.name in ("compare.md", "compare.png") or file.name.endswith(".log.txt"):
+    if file.name in ("compare.md", "compare.png", "report.html") or file.name.endswith(".log.txt"):
         return "times"
     return hashlib.sha256(raw).hexdigest()
 

@@ -25,8 +25,8 @@ class FakeHub:
         self.tokens: set[str | None] = set()
 
     @contextmanager
-    def serve(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FakeHub]:
-        """Answer the client of huggingface_hub in this process."""
+    def listen(self) -> Iterator[str]:
+        """Answer requests; yields the address."""
         hub = self
 
         class Handler(_Handler):
@@ -34,22 +34,32 @@ class FakeHub:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        constants = "huggingface_hub.constants."
-        monkeypatch.setattr(constants + "ENDPOINT", address)
-        template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants + "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants + "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants + "HF_HUB_CACHE", str(cache))
-        monkeypatch.setattr(constants + "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", "hf_test")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
         try:
-            yield self
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             server.server_close()
+
+    @contextmanager
+    def serve(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[FakeHub]:
+        """Answer the client of huggingface_hub in this process."""
+        with self.listen() as address:
+            use_hub(address, monkeypatch)
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+            yield self
+
+
+def use_hub(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client of huggingface_hub in this process use the hub at an address."""
+    constants = "huggingface_hub.constants."
+    monkeypatch.setattr(constants + "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants + "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants + "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants + "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -93,7 +93,7 @@ def plot_models(models: Sequence[PlottedModel], constants: Sequence[float], batc
     axes[0].set_ylabel("average score, points")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
-    with atomic_path(path) as temporary:
+    with atomic_path(path, alone=True) as temporary:
         figure.savefig(temporary, dpi=110, format=path.suffix.removeprefix("."))
     return path
 

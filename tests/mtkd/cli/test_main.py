@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import COMMANDS
 from mtkd.training.run_record import kept_weights
+from tasks.common.locks import LOCK
 from tasks.common.records import write_record
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
@@ -388,10 +392,27 @@ def test_predicting_a_file(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -
     refused(mtkd(*words), "'sentence2'")
 
 
-def test_a_glue_submission_is_complete(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_glue_submission_is_complete(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.common import files
+
     folder = tmp_path / "glue"
-    answered = mtkd("predict", "--model", tiny_teacher, "--data", "pocket", "--glue-submission", folder)
+    words = ("predict", "--model", tiny_teacher, "--data", "pocket", "--glue-submission", folder)
+    replace, moves = os.replace, itertools.count()
+
+    def replace_or_fail(source: Any, target: Any) -> None:
+        if Path(target).parent == folder and Path(target).suffix == ".tsv" and next(moves) == 4:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "replace", replace_or_fail)
+        assert mtkd(*words).code
+    assert len(list(folder.glob("[!.]*"))) == 4, "the others were not moved"
+    answered = mtkd(*words)
     assert answered.code == 0, answered.err
+    assert sorted(path.name for path in folder.glob(".*")) == [LOCK]
     names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
     assert {p.stem for p in folder.glob("[!.]*")} == set(names.split())
     assert "CONSTANT" in answered.out and "files are incomplete" in answered.err
@@ -400,6 +421,10 @@ def test_a_glue_submission_is_complete(mtkd: Callable, tiny_teacher: Path, tmp_p
     assert {line.split("\t")[1] for line in rte[1:]} <= {"entailment", "not_entailment"}
     scores = [float(line.split("\t")[1]) for line in (folder / "STS-B.tsv").read_text().splitlines()[1:]]
     assert all(0 <= value <= 5 for value in scores)
+    refused(mtkd(*words), "already holds a submission")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    refused(mtkd(*words[:-1], tmp_path / "notes"), "mine.txt", "hint: choose an empty")
 
 
 def test_a_full_disk_is_an_error_that_keeps_the_run(

@@ -102,6 +102,8 @@ def test_a_dimension_is_drawn_where_it_varies_and_the_others_are_whole(tmp_path:
 def test_the_command_prints_the_table_and_writes_the_plots(
     runs: Path, tmp_path: Path, mtkd: Callable
 ) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / ".joint.png.0123456789abcdef.tmp").touch()  # as a killed process leaves one
     answered = mtkd("report", "knowledge", runs, "--out", tmp_path / "plots")
     assert answered.code == 0, answered.err
     rows = [line.replace("│", " ").split() for line in answered.out.splitlines()]

@@ -354,8 +354,14 @@ def test_predictions_replace_nothing_but_predictions(
         answered = mtkd(*words, "--predictions", directory)
         assert answered.code == 2 and said in answered.err, answered.err
     assert mine.read_text() == "mine"
+    for name in ("predictions/rte/.validation.parquet", ".scores.json"):
+        leftover = tmp_path / f"{name}.0123456789abcdef.tmp"  # as a killed process leaves one
+        leftover.parent.mkdir(parents=True, exist_ok=True)
+        leftover.touch()
     for _ in range(2):
-        assert mtkd(*words, "--predictions", tmp_path / "predictions").code == 0
+        more = ("--predictions", tmp_path / "predictions", "--json", tmp_path / "scores.json")
+        assert mtkd(*words, *more).code == 0
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path) -> None:
