@@ -5,13 +5,13 @@ BIN := .venv/bin
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo docs test check faults interruptions damage lint types unit format clean
+.PHONY: help setup setup-dev demo docs test test-all faults interruptions damage lint types unit format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (2 to 10 minutes on 2 cores)'
-	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
-	@echo 'make check    the same as make test; CI runs this'
+	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest, without the slow tests'
+	@echo 'make test-all the same with the slow tests; CI runs this'
 	@echo 'make faults   kill every command at every change that it makes to the disk, try wrong inputs and flipped bits (hours)'
 	@echo 'make docs     build the documentation as a site, site/index.html'
 	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'
@@ -32,10 +32,8 @@ docs:
 	@$(PYTHON) scripts/build_docs.py
 
 # All three run even if one fails; pytest comes last, so that its summary ends the output.
-test: setup-dev
-	@$(MAKE) --no-print-directory --keep-going lint types unit
-
-check: test
+test test-all: setup-dev
+	@$(MAKE) --no-print-directory --keep-going lint types unit SLOW=$(filter test-all,$@)
 
 lint:
 	$(BIN)/ruff check .
@@ -57,7 +55,7 @@ damage:
 
 # One thread per process: with several processes, torch's own threads would only compete for the cores.
 unit:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal $(if $(SLOW),,-m 'not slow') $(PYTEST_ARGS)
 
 format:
 	$(BIN)/ruff check --fix .

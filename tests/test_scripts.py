@@ -32,6 +32,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
     return runpy.run_path(str(SCRIPTS / words[0]))
 
 
+@pytest.mark.slow(reason="a benchmark in a process of its own")
 def test_bench_training_compares_the_loop_with_bare_steps(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,7 +260,6 @@ class MaskingThatDies(Masking):
         return super().make(rows, copies)
 
 
-@pytest.mark.slow(reason="starts four processes, one of which is killed")
 def test_a_killed_worker_does_not_change_the_output(
     data: Path, in_one_process: Path, tmp_path: Path, engine: Any
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from trials import Outcome, Trials
 
 
-@pytest.mark.slow(reason="two commands that are killed several times, and run again")
 @pytest.mark.parametrize(
     ("command", "points", "size"), [("augment mask", (5, 14, 27), 3000), ("refine", (0.5, 0.97), None)]
 )

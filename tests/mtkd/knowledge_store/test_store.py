@@ -349,7 +349,6 @@ def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
     ]
 
 
-@pytest.mark.slow(reason="three processes, one of them killed")
 def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:

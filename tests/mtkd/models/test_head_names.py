@@ -18,7 +18,10 @@ DATA = {name: {"train": ROWS, "validation": ROWS} for name in NAMES}
 TASKS = [mtkd.Task(name=name, kind="classify", columns=("text",), labels=("no", "yes")) for name in NAMES]
 
 
-@pytest.mark.parametrize("recipe", ["mkd-lstm", "mkd-transformer"])
+SLOW_EXPORT = pytest.mark.slow(reason="exports a Transformer")
+
+
+@pytest.mark.parametrize("recipe", ["mkd-lstm", pytest.param("mkd-transformer", marks=SLOW_EXPORT)])
 def test_a_task_can_be_called_like_a_method(recipe: str, tiny_encoder: Path, tmp_path: Path) -> None:
     sizes = SMALL_LSTM if recipe == "mkd-lstm" else {**SMALL_TRANSFORMER, "student.transformer.layers": 1}
     settings = {**sizes, "supervision": "labels", "train.steps": 5, "student.init_heads": "random"}

@@ -90,7 +90,15 @@ def command(recipe: str, teacher: Path, out: Path, *sets: str) -> list[Any]:
     return ["distill", recipe, *rows, "--teacher", teacher, "--steps", 4, "--out", out, *options]
 
 
-@pytest.mark.parametrize("recipe", RUNS)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=pytest.mark.slow(reason="exports a Transformer"))
+        if name == "mkd-transformer"
+        else name
+        for name in RUNS
+    ],
+)
 def test_a_student_is_trained_saved_exported_and_fine_tuned(
     recipe: str, tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:

@@ -68,7 +68,6 @@ def test_a_job_says_once_what_it_waits_for(
     assert capsys.readouterr().err == "", "nothing is said about a lock that is free"
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_processes_wait_for_a_lock_longer_than_for_each_other(tmp_path: Path, processes: Any) -> None:
     def release() -> None:
         while not (tmp_path / "started").exists():

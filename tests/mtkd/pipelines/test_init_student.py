@@ -45,7 +45,6 @@ def run(pipeline: Path, **settings: Any) -> dict[str, Any]:
 SMALL_LSTM = {f"bilstm.{name}_size": 8 for name in ("hidden", "output", "projection", "embedding")}
 
 
-@pytest.mark.slow(reason="trains three models")
 @pytest.mark.parametrize(
     ("recipe", "sizes", "control"),
     [
@@ -72,7 +71,6 @@ def test_the_recipe_of_the_student_and_the_control(
     assert records["control"]["identity"]["settings"]["supervision"] == "labels"
 
 
-@pytest.mark.slow(reason="trains two models")
 def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any) -> None:
     teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
     made = mtkd("init", reviews, "--out", reviews.parent / "job", "--teacher", teacher)
@@ -87,7 +85,6 @@ def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..
     assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
 
 
-@pytest.mark.slow(reason="trains four models")
 def test_a_run_as_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
     first = library.init_pipeline(reviews, out=reviews.parent / "first")
     run(first.pipeline, steps__teacher__encoder=str(tiny_encoder), steps__teacher__epochs=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from resuming_processes import one_weight
 from torch import nn
@@ -21,7 +20,6 @@ def save(directory: Path, step: int) -> Path:
     return directory / f"step-{step:09d}"
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_all_processes_resume_from_the_checkpoint_that_the_first_one_chooses(
     tmp_path: Path, processes: Any
 ) -> None:

@@ -28,7 +28,6 @@ def assert_close(one: Path, other: Path, atol: float) -> None:
         )
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_sharded_weights_are_trained_as_whole_ones_are(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:
@@ -48,7 +47,6 @@ def command(out: Path, teacher: Path, checkpoint_steps: int = 1) -> list[str]:
     return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
 
 
-@pytest.mark.slow(reason="two processes that are killed and resume")
 def test_a_run_resumes_without_shards_and_with_shards_again(
     tiny_teacher: Path,
     tmp_path: Path,
@@ -76,7 +74,6 @@ def test_a_run_resumes_without_shards_and_with_shards_again(
     assert_close(tmp_path / "straight", out, atol=5e-5)
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_processes_agree_when_a_checkpoint_is_due(tiny_teacher: Path, tmp_path: Path, processes: Any) -> None:
     """All of them take part in a checkpoint of sharded weights; otherwise they would wait for ever."""
     words = command(tmp_path / "run", tiny_teacher, checkpoint_steps=100)

@@ -135,7 +135,6 @@ def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_p
     assert_same(cached, student_after(tmp_path / "healed", teacher))
 
 
-@pytest.mark.slow(reason="two processes that are killed, and the run twice more")
 def test_killed_again_and_again_it_ends_with_the_same_weights(
     tiny_teacher: Path,
     tmp_path: Path,
@@ -244,7 +243,6 @@ def test_damaged_weights_of_the_best_epoch_are_not_kept(
         student_after(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 @pytest.mark.parametrize("epochs, size", [(1, {"train.batch_size": 15}), (2, {"train.batch_tokens": 250})])
 def test_two_processes_give_what_one_gives(
     tiny_teacher: Path, tmp_path: Path, epochs: int, size: dict[str, int], processes: Any
@@ -261,7 +259,6 @@ def test_two_processes_give_what_one_gives(
         assert record["scores"][name]["loss"] == pytest.approx(scores["loss"], rel=1e-3)
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_checkpoints_of_a_stage_stay_until_all_processes_have_read_them(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:
@@ -272,7 +269,6 @@ def test_checkpoints_of_a_stage_stay_until_all_processes_have_read_them(
     assert done.code == 0, done.err
 
 
-@pytest.mark.slow(reason="two processes that talk to each other")
 def test_the_first_process_decides_whether_the_run_is_finished(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:

@@ -141,7 +141,6 @@ def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str
     assert done.code == 0, done.err
 
 
-@pytest.mark.slow(reason="a process that is killed, and the run twice more")
 def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
@@ -265,7 +264,6 @@ def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
     assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
 
-@pytest.mark.slow(reason="a process that is killed, and the run twice more")
 def test_text_killed_and_gone_on_with_ends_the_same(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:

@@ -117,7 +117,6 @@ def words_of(file: Path, out: Path, *given: object) -> list[object]:
     return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
 
 
-@pytest.mark.slow(reason="a process per cell of the grid")
 def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
 ) -> None:
@@ -198,7 +197,6 @@ rounds = 1
 """
 
 
-@pytest.mark.slow(reason="a process per cell of the grid")
 def test_two_at_a_time_and_an_interruption_change_nothing(
     mtkd: Callable,
     tiny_encoder: Path,
