@@ -188,7 +188,10 @@ def _check(path: Path | str, task: Task, given: Collection[str]) -> None:
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
     taken += [task.soft_labels] if task.soft_labels else []
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
-        raise UserError(f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}")
+        raise UserError(
+            f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}",
+            expected="different columns for texts, labels, groups and soft labels",
+        )
 
 
 def _check_map(path: Path | str, task: Task, has_head: bool) -> None:

@@ -9,7 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid, control_of
+from mtkd.grids.cell import Bench, Cell, CellStep
+from mtkd.grids.grid import TEACHER, Grid, control_of
 from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import Strict

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.grid.first_checks import check_first
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
@@ -70,6 +71,7 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
 
 
 def _require_inputs(grid: Grid, inputs: GridInputs) -> None:
+    check_first(grid)
     for error in missing_inputs(grid, inputs).values():
         raise error
 
