@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from mtkd.model_files import read_model_file
-from mtkd.models.encoders.config_checks import build_configuration, refuse_code, refuse_contradiction
+from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
@@ -222,9 +222,7 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
         pooler_option(saved_config)
         return saved_config
     if file := find_file(location, "config.json"):
-        values = read_record(file, dict[str, Any])
-        refuse_code(values, str(file))
-        refuse_contradiction(values, str(file))
+        check_config_file(file)
     hf: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), location, "encoder")
     config = config_of(hf, pooling or _declared_pooling(location))
     pooler_option(config)
