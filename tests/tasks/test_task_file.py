@@ -73,9 +73,9 @@ def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=wrong):
             load_rows(open_data(data), task, "train")
         assert any(re.search(wrong, str(p)) for p in report_on(open_data(data), [task]).all_problems)
-    for name, there in ((".", "does not exist"), ("/", "is a directory")):
+    for name in (".", "/"):
         folder = load(tmp_path, GOOD + f'[files]\ntrain = "{name}"\n')
-        with pytest.raises(UserError, match=f"the file '{name}' of own/train {there}"):
+        with pytest.raises(UserError, match=r"the file '/.*' of own/train is a directory"):
             load_rows(open_data(None), folder, "train")
     gone = load(tmp_path, GOOD + '[files]\ntrain = "/gone/trian.csv"\nvalidation = "train.csv"\n')
     with pytest.raises(UserError, match=r"'/gone/trian\.csv' of own/train does not exist\n"):

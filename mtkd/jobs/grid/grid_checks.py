@@ -15,6 +15,7 @@ from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.encoders.encoder import StudentSettings
+from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
@@ -129,6 +130,8 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     """Check that what is given exists, apart from the teacher; see `check_paths`."""
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
+    models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
+    refuse_overlap("out", inputs.out / "compare.json", models)
     open_data(inputs.data or None)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")

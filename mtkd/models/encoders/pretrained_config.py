@@ -223,6 +223,11 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
         return saved_config
     if file := find_file(location, "config.json"):
         check_config_file(file)
+    elif Path(location).is_dir():
+        raise UserError(
+            f"cannot load the encoder of {name!r}: it has no config.json",
+            expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
+        )
     hf: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), location, "encoder")
     config = config_of(hf, pooling or _declared_pooling(location))
     pooler_option(config)

@@ -732,7 +732,7 @@ def test_the_directory_of_a_job_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     job = tmp_path / "job"
     (job / "runs" / "student").mkdir(parents=True)
-    with pytest.raises(mtkd.UserError, match="cannot load") as raised:
+    with pytest.raises(mtkd.UserError, match="does not contain an mtkd model") as raised:
         mtkd.load(job)
     assert "did you mean" not in str(raised.value)
     (job / "runs" / "student" / "run.json").write_text("{}")

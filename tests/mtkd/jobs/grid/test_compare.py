@@ -1142,6 +1142,12 @@ def test_what_plain_text_cannot_train_and_cells_cannot_start_from(
         assert str(caught.value).startswith("cell 'x': ") and all(line in str(caught.value) for line in lines)
 
 
+def test_a_comparison_is_not_written_into_its_teacher(mtkd: Callable, tiny_teacher: Path) -> None:
+    words = ["compare", "mlkd-table-8", "--data", "pocket", "--teacher", tiny_teacher, "--tasks", "rte"]
+    answered = mtkd(*words, "--out", tiny_teacher / "table", "--dry-run")
+    assert answered.code == 2 and "the path of the teacher" in answered.err, answered.err
+
+
 def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     row = Row(
         "a",
