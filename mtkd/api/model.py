@@ -12,7 +12,8 @@ from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.distillation.find_teachers import as_pair, pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import pretrained_encoder
+from mtkd.jobs.distillation.teacher_names import as_pair
 from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.first_checks import check_first
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder

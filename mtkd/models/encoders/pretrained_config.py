@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError
 from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named, quieten
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
@@ -34,7 +33,6 @@ _OTHER_NAMES = {
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
 PairEncoding = Literal["cross-encoder", "bi-encoder"] | list[Text]
-BI_ENCODER_POOLINGS = ("cls", "mean")
 
 
 class TransformerConfig(EncoderConfig):
@@ -138,67 +136,6 @@ def _declared_pooling(location: str) -> Pooling:
     declared = find_file(location, POOLING)
     means = declared and read_record(declared, dict[str, Any]).get("pooling_mode_mean_tokens")
     return "mean" if means else "cls"
-
-
-def compares_sentences(name: str) -> bool:
-    """True for an encoder that was trained to compare vectors of sentences.
-
-    These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
-    """
-    config = own_config(locate(name))
-    return config.pairs != "cross-encoder" if config else find_file(locate(name), POOLING) is not None
-
-
-def bi_encoder_for(names: Iterable[str], tasks: Iterable[Task]) -> PairEncoding:
-    """A bi-encoder for some tasks, and a cross-encoder for the others.
-
-    Args:
-        names: the names of these tasks, or of their heads.
-        tasks: all tasks of the run.
-
-    Raises:
-        UserError: a name is not that of a task with two texts, or its answers are inside a text.
-    """
-    pairs = [task for task in tasks if len(task.columns) == 2 and not task.type.predicts_spans]
-    heads = {name: task.head for task in pairs for name in (task.head, task.name)}
-    for name in names:
-        if name not in heads:
-            raise unknown("task that a bi-encoder can read", name, {task.name for task in pairs})
-    return sorted({heads[name] for name in names}) or "cross-encoder"
-
-
-def can_be_bi_encoder(config: TransformerConfig) -> bool:
-    """True if an encoder can read two texts side by side; see `require_bi_encoder`."""
-    return config.pooling in BI_ENCODER_POOLINGS and _takes_mask_and_positions(config)
-
-
-def require_bi_encoder(config: TransformerConfig) -> None:
-    """Check that an encoder can read two texts side by side.
-
-    Raises:
-        UserError: its family does not take an attention mask per token and position ids.
-    """
-    if not _takes_mask_and_positions(config):
-        raise UserError(
-            f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
-            expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
-            hint="use `settings={'pairs': 'cross-encoder'}`",
-        )
-    if config.pooling not in BI_ENCODER_POOLINGS:
-        raise UserError(
-            f"a bi-encoder cannot use pooling={config.pooling}",
-            expected="cls or mean",
-            hint="use `settings={'pooling': 'mean'}` or `settings={'pairs': 'cross-encoder'}`",
-        )
-
-
-def _takes_mask_and_positions(config: TransformerConfig) -> bool:
-    """True if the family's encoder takes an attention mask per token, and position ids."""
-    from transformers import MODEL_MAPPING
-
-    body: Any = MODEL_MAPPING.get(type(config.build_hf()), None)
-    takes_positions = "position_ids" in inspect.signature(body.forward).parameters
-    return takes_positions and getattr(body, "_supports_attention_backend", False)
 
 
 def digest_encoder(name: str) -> str | None:

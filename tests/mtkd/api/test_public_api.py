@@ -22,7 +22,16 @@ import pytest
 import torch
 
 import mtkd
-from mtkd.api import augmentation, distillation, exporting, grid_runs, measurement, stores, training
+from mtkd.api import (
+    augmentation,
+    distillation,
+    exporting,
+    grid_runs,
+    inference_timing,
+    measurement,
+    stores,
+    training,
+)
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
@@ -84,7 +93,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "augment questions filter": augmentation.filter_questions,
     "augment questions generate": augmentation.generate_questions,
     "augment questions train": augmentation.train_questions,
-    "bench inference": measurement.bench_inference,
+    "bench inference": inference_timing.bench_inference,
     "compare": grid_runs.compare,
     "data check": mtkd.check_data,
     "distill": distillation.distill,
