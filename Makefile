@@ -32,8 +32,11 @@ docs:
 	@$(PYTHON) scripts/build_docs.py
 
 # All three run even if one fails; pytest comes last, so that its summary ends the output.
-test test-all: setup-dev
-	@$(MAKE) --no-print-directory --keep-going lint types unit SLOW=$(filter test-all,$@)
+test: setup-dev
+	@$(MAKE) --no-print-directory --keep-going lint types unit
+
+test-all: setup-dev
+	@$(MAKE) --no-print-directory --keep-going lint types unit SLOW=yes
 
 lint:
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
             raise unknown("task", name, copies, hint="name in `copies` a task of `tasks`")
         if not (re.fullmatch("[0-9]{1,9}", number) and 1 <= int(number) <= MAX_COPIES):
             raise UserError(
-                f"`copies={item.strip()[:40]!r}`",
+                f"`copies={item.strip()[:40]!r}` is not valid",
                 expected=f"task=number, such as rte=40, or one number from 1 to {MAX_COPIES:,}",
             )
         copies.update({name: int(number)} if separator else dict.fromkeys(copies, int(number)))

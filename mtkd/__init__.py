@@ -86,8 +86,8 @@ _MODULES = {
         "Model",
         "load",
     ),
+    "mtkd.api.inference_timing": ("bench_inference",),
     "mtkd.api.measurement": (
-        "bench_inference",
         "evaluate",
         "glue_submission",
         "predict",
@@ -154,7 +154,8 @@ if TYPE_CHECKING:
     from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
     from mtkd.api.hub import pull, push
-    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, verify
+    from mtkd.api.inference_timing import bench_inference
+    from mtkd.api.measurement import evaluate, glue_submission, predict, verify
     from mtkd.api.model import Model, load
     from mtkd.api.reporting import report_html, report_knowledge, report_plot
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info

@@ -73,6 +73,8 @@ def _explain(
         if first_error["type"] == "model_type":  # pydantic names the class
             example = f", such as {key}.weight" if path[0] == "terms" else ""
             expected = f"a table of settings{example}"
+        if first_error["type"] == "too_short":
+            expected += ", with at least one entry"
     return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
 
 

@@ -50,7 +50,7 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
             raise UserError(
                 f"{what} has no head for the task {task.name!r}{head}",
                 expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
-                hint="leave the task out of `tasks`, or use a model that was trained on it",
+                hint="name one of these, or use a model that was trained on it",
             )
         labels = task.labels
         if task.map and trained.kind == task.kind:

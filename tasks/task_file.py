@@ -40,6 +40,7 @@ from tasks.common.errors import UserError, unknown
 from tasks.common.reading import require_file
 from tasks.common.records import read_toml
 from tasks.common.remote import Mirror
+from tasks.common.toml_kinds import refuse_other_kind
 from tasks.common.urls import as_url, url_of
 from tasks.data.soft_labels import has_soft_labels
 from tasks.glue import TASKS
@@ -67,6 +68,7 @@ def load_task(path: Path) -> Task:
         UserError: the file is missing or not TOML, a key is unknown, or a value is invalid.
     """
     values = read_toml(require_file(path, "a task file (.toml)"))
+    refuse_other_kind(path, values, "task file")
     for key in values:
         if key not in KEYS:
             raise unknown(f"key in {path}:", key, KEYS)
@@ -134,7 +136,7 @@ def _beside(path: Path, file: str, pattern: bool = True) -> str:
         return file
     if url_of(near):  # the TOML file is a local copy
         return near if Mirror.of(near, "inputs").versions(missing=True) else file
-    return near if (glob.glob(near) if pattern else os.path.isfile(near)) else file
+    return near if (glob.glob(near) if pattern else os.path.exists(near)) else file
 
 
 def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
@@ -188,7 +190,10 @@ def _check(path: Path | str, task: Task, given: Collection[str]) -> None:
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
     taken += [task.soft_labels] if task.soft_labels else []
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
-        raise UserError(f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}")
+        raise UserError(
+            f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}",
+            expected="different columns for texts, labels, groups and soft labels",
+        )
 
 
 def _check_map(path: Path | str, task: Task, has_head: bool) -> None:

@@ -153,7 +153,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
     "name": (_name, A_NAME),
     "kind": (_kind, "a task type"),
-    "columns": (_columns, "a list of one or two column names"),
+    "columns": (_columns, "a list of one or two different column names"),
     "label": (_text, "a column name"),
     "labels": (_texts, _NAMES),
     "range": (_range, "[lowest, highest]"),

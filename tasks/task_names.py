@@ -126,6 +126,8 @@ def _named(word: str, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
     if word not in TASKS:
         files = task_files_near(word, data)
         by_file = f"a task of your own is named by its file: {', '.join(files)}" if files else ""
+        if os.path.isfile(word):
+            by_file = f"this is a file; `mtkd.init_pipeline({word!r}, ...)` writes a task file for rows"
         if own_tasks:
             hint = by_file or "name one of its tasks, or a task's .toml file"
             raise unknown("task of this model", word, own_tasks, hint=hint)

@@ -111,7 +111,7 @@ def compare(
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid
-    from mtkd.jobs.distillation.find_teachers import parse_labels
+    from mtkd.jobs.distillation.teacher_names import parse_labels
     from mtkd.jobs.grid.grid_jobs import GridInputs
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}

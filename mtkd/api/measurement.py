@@ -1,24 +1,19 @@
-"""Measure models: scores on labelled data, predictions to a file, time against each other."""
+"""Measure models: scores on labelled data, and predictions to a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.argument_types import AnyModel, Device, Model, Precision
+from mtkd.api.argument_types import AnyModel, Device, Model
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
 from tasks.common.arguments import (
     PositiveInt,
-    Rounds,
     Threads,
-    TimedBatch,
-    TimedTokens,
-    WarmupRounds,
     checked,
 )
 from tasks.common.errors import UserError, warn_caller
@@ -27,11 +22,9 @@ from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
-    from mtkd.evaluation.inference_bench import InferenceResult
     from mtkd.evaluation.prediction import SubmissionFile
     from mtkd.jobs.evaluation_result import Evaluation
     from mtkd.jobs.verify import Verified
-    from tasks.task import Task
 
 
 @checked
@@ -168,7 +161,7 @@ def predict(
     from mtkd.evaluation.prediction import predict_rows
     from mtkd.models.saved_model import model_directory
 
-    if not isinstance(model, Model) and (_is_checkpoint(model) or teacher_labels):
+    if not isinstance(model, Model) and (names_checkpoint(model) or teacher_labels):
         model = _opened_checkpoint(Path(model), task, teacher_labels, device)
     elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
         model_directory(Path(model))  # refuses a pretrained encoder, which `load` accepts
@@ -184,6 +177,15 @@ def predict(
         )
     finally:
         torch.set_num_threads(threads_before)
+
+
+def names_checkpoint(model: str | Path | Model) -> bool:
+    """True for the directory or hub name of a fine-tuned transformers checkpoint."""
+    from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+
+    if not isinstance(model, str | Path) or not (Path(model).is_dir() or is_hub_name(str(model))):
+        return False
+    return checkpoint_directory(str(model)) is not None
 
 
 def _opened_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Device | None) -> Model:
@@ -231,86 +233,6 @@ def glue_submission(
     prediction.check_submission_directory(folder)
     loaded = [_loaded(model, device).module for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
-
-
-@checked
-@remote_paths("models")
-def bench_inference(
-    models: Sequence[str | Path | Model] | Mapping[str, str | Path | Model],
-    *,
-    seq_len: TimedTokens = 128,
-    batch: TimedBatch = 128,
-    rounds: Rounds = 10,
-    warmup: WarmupRounds = 2,
-    precision: Precision = "fp32",
-    device: Device | None = None,
-) -> list[InferenceResult]:
-    """Time models in turn in one run: median and range, parameters, disk and memory.
-
-    Args:
-        models: directories or models, or name -> one of these; the first is what the others are compared
-            with. Of a fine-tuned transformers checkpoint, the encoder is timed with an mtkd head.
-        seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
-    """
-    from mtkd.device import find_device
-    from mtkd.evaluation import inference_bench as bench
-    from mtkd.precision import warn_of_slow_bf16
-
-    warn_of_slow_bf16(precision, find_device(device), warn_caller)
-    settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
-    listed_models = models.values() if isinstance(models, Mapping) else models
-    with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process
-        tasks = _benchmark_tasks(listed_models)
-        directories = [
-            _directory(model, Path(folder) / str(n), tasks) for n, model in enumerate(listed_models)
-        ]
-        names = (
-            models
-            if isinstance(models, Mapping)
-            else map(_bench_name, models, range(1, len(directories) + 1))
-        )
-        return bench.bench_inference(dict(zip(names, directories, strict=True)), settings)
-
-
-def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
-    """The tasks of the first mtkd model, for which checkpoints get heads; one task if all are checkpoints."""
-    from mtkd.models.saved_model import read_saved
-    from tasks.glue import TASKS
-
-    for model in models:
-        if not isinstance(model, str | Path):
-            return list(model.module.tasks.values())
-        if not _is_checkpoint(model):
-            return read_saved(Path(model)).tasks
-    return [TASKS["sst2"]]
-
-
-def _is_checkpoint(model: str | Path | Model) -> bool:
-    """True for the directory or hub name of a fine-tuned transformers checkpoint."""
-    from mtkd.teachers.transformers_checkpoint import checkpoint_directory
-
-    if not isinstance(model, str | Path) or not (Path(model).is_dir() or is_hub_name(str(model))):
-        return False
-    return checkpoint_directory(str(model)) is not None
-
-
-def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Task]) -> Path:
-    """Where a model is saved; one in memory is saved to `unused_directory`, as is a checkpoint's encoder."""
-    if not isinstance(model, str | Path):
-        return model.path or model.save(unused_directory)
-    if not _is_checkpoint(model):
-        return Path(model)
-    from mtkd.models.multitask import MultiTaskModel
-
-    module = MultiTaskModel.without_heads(str(model), None)
-    module.set_tasks(tasks)
-    module.save(unused_directory)
-    return unused_directory
-
-
-def _bench_name(model: str | Path | Model, number: int) -> str:
-    path = model if isinstance(model, str | Path) else model.path
-    return str(path) if path else f"model {number}"
 
 
 def _loaded(model: str | Path | Model, device: Device | None = None) -> Model:

@@ -12,14 +12,16 @@ from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.distillation.find_teachers import as_pair, pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import pretrained_encoder
+from mtkd.jobs.distillation.teacher_names import as_pair
 from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
+from mtkd.models.saved_model import ModelInfo, is_saved_model, model_directory, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
@@ -299,6 +301,8 @@ def load(name: str | Path, *, device: Device | None = None) -> Model:
             hint=f"`mtkd.evaluate({str(name)!r}, DATA, TASK)` scores it, and `mtkd.distill` takes it as "
             f"`teacher={str(name)!r}`",
         )
+    if Path(name).is_dir() and not (Path(locate(str(name))) / "config.json").is_file():
+        model_directory(Path(name))  # raises an error that says what is there
     return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
 
 

@@ -85,6 +85,8 @@ def load_recipe(
     plain = dotted(plain)
     changes = _train_changes(command, train, shorthands)
     names = {SHORTHANDS[name]: name for name, value in shorthands.items() if value is not None}
+    if command == "finetune" and "train.lr" in names:
+        names["learning_rates"] = names["train.lr"]
     for key in changes.keys() & plain.keys():
         refuse_contradiction(names.get(key, key), changes[key], key, plain[key])
     return load_settings(recipe, command, changes | plain, describe(tasks))

@@ -7,7 +7,7 @@ import re
 
 import click
 
-from tasks.common.errors import UserError, did_you_mean
+from tasks.common.errors import UserError, did_you_mean, unknown
 
 
 def usage_error(error: click.ClickException) -> UserError:
@@ -39,6 +39,8 @@ def usage_error(error: click.ClickException) -> UserError:
             nearest = did_you_mean(value[1].strip("'"), [str(choice) for choice in choices])
             return UserError(f"{_name(param)} {value[1]} is not valid{nearest}", expected=expected)
         return UserError(f"{_name(param)}: {error.message}")
+    if context is not None and (command := re.match(r"No such command '(.*?)'", error.message)):
+        return unknown("command", command[1], context.command.list_commands(context))
     if extra := re.fullmatch(r"Got unexpected extra (arguments? )\((.*)\)", error.message, re.DOTALL):
         return UserError(f"unexpected {extra[1]}{extra[2]}")
     return UserError(error.format_message())

@@ -6,7 +6,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
-from mtkd.output_files.spawn import CleanSpawn
+from mtkd.output_files.worker_pools import LocalPool
 from tasks.common.errors import UserError, unknown
 from tasks.common.progress import progress
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -250,8 +249,11 @@ def wait_for(device: str) -> Callable[[], object]:
 
 def _peak_apart(directory: Path, head: str, settings: BenchSettings) -> int | None:
     """Run `_peak` in a new process, whose memory nothing else has used."""
-    with ProcessPoolExecutor(1, mp_context=CleanSpawn()) as pool:
-        return pool.submit(_peak, directory, head, settings, torch.get_num_threads()).result()
+    with LocalPool(1, None) as pool:
+        measured: int | None = pool.result(
+            pool.submit(_peak, directory, head, settings, torch.get_num_threads())
+        )
+        return measured
 
 
 @torch.inference_mode()

@@ -9,13 +9,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-from mtkd.grids.grid import TEACHER, Bench, Cell, CellStep, Grid, control_of
+from mtkd.grids.cell import Bench, Cell, CellStep
+from mtkd.grids.grid import TEACHER, Grid, control_of
 from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import Strict
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import parse_toml, read_toml
+from tasks.common.toml_kinds import refuse_other_kind
 
 __all__ = ["TEACHER", "Bench", "Cell", "CellStep", "Grid", "grid_names", "load_grid"]
 
@@ -47,6 +49,7 @@ def load_grid(
         values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
     elif name and (Path(name).is_file() or not_regular(Path(name))):
         values = read_toml(Path(name))
+        refuse_other_kind(name, values, "grid")
     else:
         near = did_you_mean(name, grid_names()) or did_you_mean_path(Path(name))
         raise UserError(

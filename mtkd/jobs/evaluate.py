@@ -23,12 +23,8 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import (
-    LabelsSpec,
-    find_teachers,
-    pretrained_encoder,
-    teacher_name,
-)
+from mtkd.jobs.distillation.find_teachers import find_teachers, pretrained_encoder
+from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.models.inference import predict_logits
@@ -83,7 +79,7 @@ def evaluate(
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
-            `model`, or else as `against` (see `mtkd.jobs.distillation.find_teachers.parse_labels`).
+            `model`, or else as `against` (see `mtkd.jobs.distillation.teacher_names.parse_labels`).
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
         against: another model (or its directory), or a checkpoint, to compare this one with, row by row.

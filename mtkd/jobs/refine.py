@@ -14,15 +14,8 @@ from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_t
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
-from mtkd.models.encoders.pretrained_config import (
-    PairEncoding,
-    bi_encoder_for,
-    can_be_bi_encoder,
-    compares_sentences,
-    digest_encoder,
-    locate,
-    pretrained_config,
-)
+from mtkd.models.encoders.bi_encoders import bi_encoder_for, can_be_bi_encoder, compares_sentences
+from mtkd.models.encoders.pretrained_config import PairEncoding, digest_encoder, locate, pretrained_config
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo

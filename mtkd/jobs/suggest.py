@@ -122,6 +122,8 @@ def suggest(
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks='sst2'`")
     teacher_tasks = list(model.tasks.values())
     student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
+    if teacher_tasks:
+        model.require_heads(student_tasks, f"the teacher {teacher}")
     task_spec = tasks if tasks is not None else teacher_tasks or None
     model.set_tasks(student_tasks)
     own_rows = data is None and tasks is not None and all(task.files for task in student_tasks)

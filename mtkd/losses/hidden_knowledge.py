@@ -17,7 +17,7 @@ from mtkd.losses.term_settings import Projection, TermSettings
 from mtkd.outputs import OutputSpec
 from mtkd.selection import ActivationRule, Selection, TokenRule
 from mtkd.teachers.hidden_selection import kept_counts
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, counted
 from tasks.task import Task
 from tasks.tokens.batching import Batch
 
@@ -86,6 +86,12 @@ class HiddenKnowledge(LayeredTerm):
         s = settings
         n = models.student.layers
         m = models.teacher.layers
+        if n > m:
+            raise UserError(
+                f"the student has {counted(n, 'layer')}, but the teacher only {m}",
+                expected=f"up to {counted(m, 'layer')}: the term {name!r} compares each with another one",
+                hint="use `student.transformer.layers=N`",
+            )
         top, depth = _top_layer(s.top, n, m), s.depth or n + 1
         for key, value, lowest, highest in (("top", top, n, m), ("depth", depth, 1, n + 1)):
             if not lowest <= value <= highest:

@@ -8,8 +8,10 @@ processes are never in the main module, so these processes start without it.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
@@ -17,12 +19,15 @@ from typing import Any
 class _Process(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
-        with _without_main_module():
+        with _without_main_module(), _blocked_interrupt():
             return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]
 
 
 class CleanSpawn(SpawnContext):
-    """As `multiprocessing.get_context("spawn")`, but processes start without the main module."""
+    """As `multiprocessing.get_context("spawn")`, but processes start without the main module.
+
+    Ctrl-C is blocked in them until they call `ignore_interrupt`.
+    """
 
     Process = _Process
 
@@ -40,3 +45,28 @@ def _without_main_module() -> Iterator[None]:
     finally:
         for name, value in hidden.items():
             setattr(main, name, value)
+
+
+@contextlib.contextmanager
+def _blocked_interrupt() -> Iterator[None]:
+    """Block Ctrl-C in this thread; a process that starts meanwhile inherits the block.
+
+    Otherwise, a process that is still importing would print a traceback of its own. A Ctrl-C that this
+    process gets meanwhile arrives at the end of the block.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # the start of this process of Python's would end the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupt() -> None:
+    """Ignore Ctrl-C in this new process, since its parent handles it, and end the block."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

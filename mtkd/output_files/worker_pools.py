@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 from mtkd.output_files.distributed import launched
 from mtkd.output_files.ray_cluster import connected
-from mtkd.output_files.spawn import CleanSpawn
+from mtkd.output_files.spawn import CleanSpawn, ignore_interrupt
 from tasks.common.errors import UserError
 
 Engine = Literal["processes", "ray"]
@@ -277,7 +277,7 @@ def _start_worker(setup: Setup | None) -> None:
     global _worker
     if setup is not None:
         _worker = Worker(setup)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupt()
     parent = parent_process()
 
     def watch() -> None:

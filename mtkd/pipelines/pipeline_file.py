@@ -18,6 +18,7 @@ from mtkd.recipes import assign_setting, stays_whole
 from tasks.common.errors import UserError, brief, did_you_mean, did_you_mean_path, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read_toml
+from tasks.common.toml_kinds import refuse_other_kind
 from tasks.task_names import resolve, task_words
 
 # What a file may set once, for all steps whose commands have an option of this name.
@@ -59,7 +60,9 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
     """
     path = Path(file)
     if path.is_file():
-        return read_toml(path), path.parent
+        values = read_toml(path)
+        refuse_other_kind(path, values, "pipeline")
+        return values, path.parent
     if str(file) in shipped():
         raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
         return parse_toml(raw, str(file)), Path()

@@ -18,6 +18,7 @@ from mtkd.settings import COMMANDS
 from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import require_file
 from tasks.common.records import plain_toml, read_toml
+from tasks.common.toml_kinds import refuse_other_kind
 
 if TYPE_CHECKING:
     from mtkd.models.encoders.encoder import StudentSettings
@@ -202,6 +203,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     """The values of a user's recipe, merged over those of the recipe that it extends."""
     values: dict[str, Any] = {"summary": "", "source": ""}
     for path, changes in reversed(_files_with_values(file)):
+        refuse_other_kind(path, changes, "recipe")
         base = changes.pop("extends", None)
         values = _read(base) if base in _files() else values
         values = _merge(values, {"name": path.stem, **changes})

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
-from mtkd.jobs.distillation.find_teachers import LabelsSpec
+from mtkd.jobs.distillation.teacher_names import LabelsSpec
 from mtkd.jobs.grid.compare_plot import pareto_front
 from mtkd.models.saved_model import read_saved
 from mtkd.reporting import charts

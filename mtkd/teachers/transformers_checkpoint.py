@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.digest import digest_weights
+from mtkd.models.encoders.config_checks import check_config_file
 from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitSpec
@@ -112,6 +113,7 @@ class CheckpointRef(TeacherRef):
 
         quieten()
         if isinstance(source, Path):
+            check_config_file(source / "config.json")
             load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
             hf: Any = load_named(load, str(source), "configuration")
             kind = _architecture(source)

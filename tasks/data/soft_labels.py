@@ -23,7 +23,7 @@ KINDS = ("probabilities", "logits")
 MIN_PROBABILITY = 1e-4  # smaller probabilities count as this, so that every logit is finite
 _SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
 _MIN_PERCENT = 20.0  # the largest value of a column of percentages, if rows have several labels
-_MAX = float(np.finfo(np.float32).max)  # of a logit
+_MAX = 1e38  # of a logit, as float32
 _BLANK = ("", "nan", "null", "none")  # cells without soft labels
 
 
@@ -170,7 +170,8 @@ def _numbers(task: Task, cell: Any, size: int) -> list[float]:
     if len(numbers) != size:
         raise ValueError(f"{counted(len(numbers), 'value')}; expected: {size}")
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) <= _MAX for n in numbers):
-        raise ValueError(f"{str(numbers)[:60]}; expected: finite numbers")
+        wanted = "probabilities from 0 to 1, or logits" if task.labels else "scores"
+        raise ValueError(f"{str(numbers)[:60]}; expected: {wanted} between -{_MAX:.0e} and {_MAX:.0e}")
     return [float(number) for number in numbers]
 
 

@@ -73,9 +73,9 @@ def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=wrong):
             load_rows(open_data(data), task, "train")
         assert any(re.search(wrong, str(p)) for p in report_on(open_data(data), [task]).all_problems)
-    for name, there in ((".", "does not exist"), ("/", "is a directory")):
+    for name in (".", "/"):
         folder = load(tmp_path, GOOD + f'[files]\ntrain = "{name}"\n')
-        with pytest.raises(UserError, match=f"the file '{name}' of own/train {there}"):
+        with pytest.raises(UserError, match=r"the file '/.*' of own/train is a directory"):
             load_rows(open_data(None), folder, "train")
     gone = load(tmp_path, GOOD + '[files]\ntrain = "/gone/trian.csv"\nvalidation = "train.csv"\n')
     with pytest.raises(UserError, match=r"'/gone/trian\.csv' of own/train does not exist\n"):
@@ -129,13 +129,16 @@ def test_the_head_of_another_task(tmp_path: Path) -> None:
         (GOOD.replace("own", "my own"), "name = 'my own' is not valid"),
         (GOOD.replace("classify", "clasify"), "'clasify' .did you mean 'classify'"),
         (GOOD.replace('["a", "b"]', '["a", "b", "c"]'), "columns"),
-        (GOOD.replace('["a", "b"]', '["a", "a"]'), "columns"),
+        (
+            GOOD.replace('["a", "b"]', '["a", "a"]'),
+            r"columns = \['a', 'a'\] is not valid\n  expected: a list of one or two different column names",
+        ),
         (GOOD.replace('["no", "yes"]', '["no"]'), "classify tasks need labels"),
         (GOOD.replace("columns", "# columns"), "lacks the key 'columns'"),
         (GOOD + "copies = -1\n", "copies = -1 is not valid"),
         (GOOD + "copies = true\n", "copies = True is not valid"),
         (GOOD + "range = [0, 1]\n", "classify tasks have no key 'range'"),
-        (GOOD + 'label = "a"\n', "one column has two roles"),
+        (GOOD + 'label = "a"\n', "one column has two roles: .*\n  expected: different columns"),
         (GOOD.replace("classify", "rank"), "need the key 'group'"),
         (GOOD.replace("classify", "rank") + 'group = "g"\npositive = "yess"\n', "did you mean 'yes'"),
         (GOOD + '[files]\ndev = "x.csv"\n', "'dev' under .files. .did you mean 'validation'"),

@@ -10,13 +10,13 @@ from torch import nn
 
 from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.distill_tasks import TaskDistillation
-from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.distillation.python_objects import (
     describe_losses,
     describe_module,
     require_initialised,
     require_trainable,
 )
+from mtkd.jobs.distillation.teacher_names import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
     usable_request,
@@ -58,7 +58,7 @@ def distill(
     Args:
         teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
             checkpoint, a model object, or several by task (see
-            `mtkd.jobs.distillation.find_teachers.teachers_by_task`). If no term
+            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term
             needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
             rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.

@@ -9,9 +9,9 @@ from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights
-from mtkd.jobs.distillation.find_teachers import TeacherSpec, describe_teachers
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs
+from mtkd.jobs.distillation.teacher_names import TeacherSpec, describe_teachers
 from mtkd.jobs.distillation.validated_run import validate_run
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_job import Warn, ignore_warning
@@ -62,26 +62,17 @@ def distill_text(
     """
     files = TextFiles.open(text, column)
     settings = resolve_precision(settings, request.device, warn)
-    settings, left_out = _without_task(settings, teacher is not None)
-    if settings.student.vocabulary != "wordpiece":
-        raise UserError(
-            f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
-            hint="use `student.vocabulary=wordpiece`",
-        )
+    if teacher is None:
+        raise _needs_teacher()
+    settings, left_out = settings_for_text(settings)
     validated = validate_run(settings, teacher, [TEXT])
     for stage, objective in validated.stages:
-        refuse_unlabelled_settings(stage.train, "training on plain text")
         check_class_weights(stage.train, [TEXT], objective)
     changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern
     stages = [
         (replace(stage, train=stage.train.model_copy(update=changes)), objective)
         for stage, objective in validated.stages
     ]
-    if any(stage.train.steps is None for stage, _ in stages):
-        raise UserError(
-            f"{settings.name} trains for epochs, but training on text is measured in steps",
-            hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
-        )
     job = _DistillText(
         request=request,
         settings=validated.settings,
@@ -99,20 +90,38 @@ def distill_text(
     return job.run()
 
 
-def _without_task(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings, list[str]]:
+def settings_for_text(settings: DistillSettings) -> tuple[DistillSettings, list[str]]:
     """The settings without the stages that need a task, and the names of those stages.
 
-    Args:
-        teacher: True if there is a teacher.
-
     Raises:
-        UserError: no stage is left, or there is no teacher.
+        UserError: no stage is left, or a setting cannot be used on plain text.
     """
-    if settings.supervision == "labels" or not teacher:
+    if settings.supervision == "labels":
+        raise _needs_teacher()
+    settings, left_out = _without_task(settings)
+    if settings.student.vocabulary != "wordpiece":
         raise UserError(
-            "plain text has no labels, so a student can learn from it only with a teacher",
-            hint="pass `teacher='NAME'`, and leave out `settings={'supervision': 'labels'}`",
+            f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
+            hint="use `student.vocabulary=wordpiece`",
         )
+    for stage in settings.resolved_stages():
+        refuse_unlabelled_settings(stage.train, "training on plain text")
+        if stage.train.steps is None:
+            raise UserError(
+                f"{settings.name} trains for epochs, but training on text is measured in steps",
+                hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
+            )
+    return settings, left_out
+
+
+def _needs_teacher() -> UserError:
+    return UserError(
+        "plain text has no labels, so a student can learn from it only with a teacher",
+        hint="pass `teacher='NAME'`, and leave out `settings={'supervision': 'labels'}`",
+    )
+
+
+def _without_task(settings: DistillSettings) -> tuple[DistillSettings, list[str]]:
     stages = settings.resolved_stages()
     with_task = {
         stage.name: f"{name} ({term.loss})"

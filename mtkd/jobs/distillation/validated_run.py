@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mtkd.jobs.distillation.find_teachers import LabelsSpec, TeacherSpec, find_teachers
+from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.teacher_names import LabelsSpec, TeacherSpec
 from mtkd.jobs.knowledge_store.store_checks import (
     check_ranking,
     check_selection,
@@ -125,9 +126,9 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.distillation.find_teachers.teachers_by_task`; or what is known of a teacher
+        teacher: see `mtkd.jobs.distillation.teacher_names.teachers_by_task`; or what is known of a teacher
             that does not exist yet.
-        teacher_labels: see `mtkd.jobs.distillation.find_teachers.parse_labels`.
+        teacher_labels: see `mtkd.jobs.distillation.teacher_names.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.

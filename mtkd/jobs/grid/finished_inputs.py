@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.training_corpus import add_corpus
 from mtkd.knowledge_store.store_manifest import read_store_manifest

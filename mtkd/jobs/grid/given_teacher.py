@@ -9,7 +9,8 @@ from pathlib import Path
 from mtkd.device import find_device
 from mtkd.evaluation.differences import Splits
 from mtkd.evaluation.scoring import read_predictions, write_predictions
-from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid.grid_baselines import Predicted
 from mtkd.jobs.grid.grid_jobs import GridInputs, file_name

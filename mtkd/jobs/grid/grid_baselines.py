@@ -8,7 +8,8 @@ from pathlib import Path
 from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import encoder_of, teachers_by_task
+from mtkd.jobs.distillation.find_teachers import encoder_of
+from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine

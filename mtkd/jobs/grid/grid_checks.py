@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import find_teachers, teachers_by_task
+from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.teacher_names import teachers_by_task
+from mtkd.jobs.grid.first_checks import check_first
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.encoders.encoder import StudentSettings
+from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
@@ -70,6 +73,7 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
 
 
 def _require_inputs(grid: Grid, inputs: GridInputs) -> None:
+    check_first(grid)
     for error in missing_inputs(grid, inputs).values():
         raise error
 
@@ -127,6 +131,8 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     """Check that what is given exists, apart from the teacher; see `check_paths`."""
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
+    models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
+    refuse_overlap("out", inputs.out / "compare.json", models)
     open_data(inputs.data or None)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")

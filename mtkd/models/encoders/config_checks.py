@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import UserError, brief, reason_of
+from tasks.common.records import read_record
 
 # Keys of a configuration that would load code, or weights of another form than plain tensors.
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
@@ -55,6 +57,17 @@ def build_configuration(values: Mapping[str, Any], where: str = "the encoder") -
     return hf
 
 
+def check_config_file(file: Path) -> None:
+    """Check a config.json of transformers, before anything is built from it.
+
+    Raises:
+        UserError: it is no table of values, names code, or contradicts itself.
+    """
+    values = read_record(file, dict[str, Any])
+    refuse_code(values, str(file))
+    refuse_other_family(values, str(file))
+
+
 def refuse_code(values: Any, where: str, depth: int = 0) -> None:
     """Check that a transformers configuration names no code, kernels or quantised weights.
 
@@ -87,7 +100,7 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
         raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_MAX_NUMBER:,}")
 
 
-def refuse_contradiction(values: Mapping[str, Any], where: str) -> None:
+def refuse_other_family(values: Mapping[str, Any], where: str) -> None:
     """Check that the `model_type` and the `architectures` of a transformers configuration do not contradict.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from mtkd.model_files import read_model_file
-from mtkd.models.encoders.config_checks import build_configuration, refuse_code, refuse_contradiction
+from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError
 from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named, quieten
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
@@ -34,7 +33,6 @@ _OTHER_NAMES = {
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
 PairEncoding = Literal["cross-encoder", "bi-encoder"] | list[Text]
-BI_ENCODER_POOLINGS = ("cls", "mean")
 
 
 class TransformerConfig(EncoderConfig):
@@ -140,68 +138,6 @@ def _declared_pooling(location: str) -> Pooling:
     return "mean" if means else "cls"
 
 
-def compares_sentences(name: str) -> bool:
-    """True if an encoder was trained to compare sentence vectors.
-
-    These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
-    """
-    config = own_config(locate(name))
-    return config.pairs != "cross-encoder" if config else find_file(locate(name), POOLING) is not None
-
-
-def bi_encoder_for(names: Iterable[str], tasks: Iterable[Task]) -> PairEncoding:
-    """The value of `pairs` by which a bi-encoder reads some tasks, and a cross-encoder the others.
-
-    Args:
-        names: the names of these tasks, or of their heads.
-        tasks: all tasks of the run.
-
-    Raises:
-        UserError: a name is not the name of a task with two texts, or it is a span task.
-    """
-    pairs = [task for task in tasks if len(task.columns) == 2 and not task.type.predicts_spans]
-    heads = {name: task.head for task in pairs for name in (task.head, task.name)}
-    for name in names:
-        if name not in heads:
-            raise unknown("task that a bi-encoder can read", name, {task.name for task in pairs})
-    return sorted({heads[name] for name in names}) or "cross-encoder"
-
-
-def can_be_bi_encoder(config: TransformerConfig) -> bool:
-    """True if an encoder can read two texts side by side; see `require_bi_encoder`."""
-    return config.pooling in BI_ENCODER_POOLINGS and _accepts_mask_and_positions(config)
-
-
-def require_bi_encoder(config: TransformerConfig) -> None:
-    """Check that an encoder can read two texts side by side.
-
-    Raises:
-        UserError: its family does not accept an attention mask per pair of tokens and position ids, or its
-            pooling is neither `cls` nor `mean`.
-    """
-    if not _accepts_mask_and_positions(config):
-        raise UserError(
-            f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
-            expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
-            hint="use `settings={'pairs': 'cross-encoder'}`",
-        )
-    if config.pooling not in BI_ENCODER_POOLINGS:
-        raise UserError(
-            f"a bi-encoder cannot use pooling={config.pooling}",
-            expected="cls or mean",
-            hint="use `settings={'pooling': 'mean'}` or `settings={'pairs': 'cross-encoder'}`",
-        )
-
-
-def _accepts_mask_and_positions(config: TransformerConfig) -> bool:
-    """True if the encoders of the family accept an attention mask per pair of tokens, and position ids."""
-    from transformers import MODEL_MAPPING
-
-    body: Any = MODEL_MAPPING.get(type(config.build_hf()), None)
-    takes_positions = "position_ids" in inspect.signature(body.forward).parameters
-    return takes_positions and getattr(body, "_supports_attention_backend", False)
-
-
 def digest_encoder(name: str) -> str | None:
     """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub."""
     files = (Path(locate(name)) / weights for weights in (SAFETENSORS, BIN))
@@ -223,9 +159,12 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
         pooler_option(saved_config)
         return saved_config
     if file := find_file(location, "config.json"):
-        values = read_record(file, dict[str, Any])
-        refuse_code(values, str(file))
-        refuse_contradiction(values, str(file))
+        check_config_file(file)
+    elif Path(location).is_dir():
+        raise UserError(
+            f"cannot load the encoder of {name!r}: it has no config.json",
+            expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
+        )
     hf: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), location, "encoder")
     config = config_of(hf, pooling or _declared_pooling(location))
     pooler_option(config)

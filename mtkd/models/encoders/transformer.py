@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtkd.models.capture import Capture, watch
+from mtkd.models.encoders.bi_encoders import require_bi_encoder
 from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.pretrained_config import (
@@ -22,7 +23,6 @@ from mtkd.models.encoders.pretrained_config import (
     locate,
     pooler_option,
     pretrained_config,
-    require_bi_encoder,
     with_sizes,
 )
 from mtkd.models.encoders.text_vectors import pool_text, side_by_side

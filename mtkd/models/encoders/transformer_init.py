@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mtkd.losses.layer_maps import named_map_pairs
+from mtkd.models.encoders.bi_encoders import BI_ENCODER_POOLINGS, require_bi_encoder
 from mtkd.models.encoders.pretrained_config import (
-    BI_ENCODER_POOLINGS,
     TransformerConfig,
     factorised,
     locate,
     pooler_option,
     pretrained_config,
-    require_bi_encoder,
     size_name,
     with_sizes,
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from mtkd.models.encoders.bi_encoders import bi_encoder_for
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.models.encoders.pretrained_config import bi_encoder_for
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitSpec

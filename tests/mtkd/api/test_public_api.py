@@ -22,7 +22,16 @@ import pytest
 import torch
 
 import mtkd
-from mtkd.api import augmentation, distillation, exporting, grid_runs, measurement, stores, training
+from mtkd.api import (
+    augmentation,
+    distillation,
+    exporting,
+    grid_runs,
+    inference_timing,
+    measurement,
+    stores,
+    training,
+)
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
@@ -84,7 +93,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "augment questions filter": augmentation.filter_questions,
     "augment questions generate": augmentation.generate_questions,
     "augment questions train": augmentation.train_questions,
-    "bench inference": measurement.bench_inference,
+    "bench inference": inference_timing.bench_inference,
     "compare": grid_runs.compare,
     "data check": mtkd.check_data,
     "distill": distillation.distill,
@@ -732,7 +741,7 @@ def test_the_directory_of_a_job_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     job = tmp_path / "job"
     (job / "runs" / "student").mkdir(parents=True)
-    with pytest.raises(mtkd.UserError, match="cannot load") as raised:
+    with pytest.raises(mtkd.UserError, match="does not contain an mtkd model") as raised:
         mtkd.load(job)
     assert "did you mean" not in str(raised.value)
     (job / "runs" / "student" / "run.json").write_text("{}")

@@ -112,6 +112,10 @@ def test_every_recipe_loads() -> None:
     [
         (["distil"], ["unknown command 'distil'", "'distill'"]),
         (["distill", "mkd-lstn", "--data", "pocket", "--out", "x"], ["'mkd-lstn'", "'mkd-lstm'"]),
+        (
+            ["store", "biuld"],
+            ["unknown command 'biuld' (did you mean 'build'?)", "expected: build, info, plan"],
+        ),
         (["recipes", "show", "mkd"], ["unknown recipe 'mkd'"]),
         (["data", "check", "--data", "pocket", "--tasks", "rtee"], ["unknown task 'rtee'", "'rte'"]),
         (["data", "check", "--data", "nowhere"], ["'nowhere' does not exist"]),
@@ -158,6 +162,12 @@ def test_every_recipe_loads() -> None:
             ["does not contain an mtkd model"],
         ),
         (["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--p", "2"], ["p = 2"]),
+        (
+            ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--copies", "0"],
+            ["--copies 0 is not valid", "1 to 100,000"],
+        ),
+        (["refine", "--data", "pocket", "--out", "x", "--encoder", "."], ["it has no config.json"]),
+        (["data", "check", "--tasks", __file__], ["this is a file; mtkd init /", "writes a task file"]),
         (
             ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--copies", "rt=4"],
             ["'rte'"],
@@ -272,6 +282,13 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
             ["the student has a vocabulary of its own"],
         ),
         (["student.kind=transformer", "student.transformer.layers=9"], ["cannot have 9 layers instead of 3"]),
+        (
+            [
+                *("student.kind=transformer", "student.transformer.init=random"),
+                *("student.transformer.layers=4", "terms.h.loss=hidden_knowledge"),
+            ],
+            ["the student has 4 layers, but the teacher only 3", "expected: up to 3 layers"],
+        ),
         (["terms.h.loss=hidden_mze"], ["hidden_mze", "did you mean 'hidden_mse'"]),
         (
             ["terms.h.loss=hidden_mse", "terms.h.layer_maps=1"],

@@ -127,9 +127,9 @@ def test_a_fine_tuned_checkpoint_needs_no_refining(timed: None, save_checkpoint:
 
 
 def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("text,label\n" + "a text,a\nanother text,b\n" * 5)
+    (tmp_path / "rows.csv").write_text("text,label\n" + "a text,negative\nanother text,positive\n" * 5)
     task = tmp_path / "own.toml"
-    keys = 'name = "own"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\n'
+    keys = 'extends = "sst2"\ncolumns = ["text"]\n'
     task.write_text(f'{keys}[files]\ntrain = "rows.csv"\n')
     found = library.suggest_students(teacher, tasks=str(task), **SMALL)
     assert any("student.vocabulary=pruned" in student.command for student in found.students)
@@ -147,6 +147,7 @@ def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path:
         ({"teacher": __file__}, r"test_suggest\.py is a file"),
         ({"seq_len": 129}, r"cannot read 129 tokens(.|\n)*128"),
         ({"tasks": "sst3"}, "'sst3'"),
+        ({"tasks": "cola"}, "no head for the task 'cola'"),
         ({"data": "nowhere"}, "nowhere"),
         ({"unlabelled": {"sst2": "more.csv"}}, "`unlabelled` has no effect without training rows"),
     ],

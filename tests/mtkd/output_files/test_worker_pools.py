@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,23 @@ with Workers(2).open() as pool:
         running += [pool.submit(time.sleep, 0.2) for _ in range(10)]
         pool.result(running.pop(0))
         print("working", flush=True)
+"""
+
+IMPORTING = """
+import os, time
+from mtkd.output_files.worker_pools import Workers
+
+os.environ["PYTHONPATH"] = {paths!r}
+with Workers(2).open() as pool:
+    running = [pool.submit(time.sleep, 0) for _ in range(2)]
+    for handle in running:
+        pool.result(handle)
+print("finished")
+"""
+SLOW = """
+import os, time
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(1)
 """
 
 
@@ -39,3 +57,14 @@ def test_pressing_ctrl_c_twice_ends_all_processes(gap: float) -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(main.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_is_left_to_the_parent_while_workers_start(tmp_path: Path) -> None:
+    """`sitecustomize` is imported by every Python process, before anything of mtkd."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    words = [sys.executable, "-c", IMPORTING.format(paths=os.pathsep.join([str(tmp_path), *sys.path]))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as main:
+        assert main.stdout is not None
+        for _ in range(3):  # two workers, and a process of Python's that watches over semaphores
+            os.kill(int(main.stdout.readline()), signal.SIGINT)
+        assert main.communicate(timeout=60) == (b"finished\n", b"")

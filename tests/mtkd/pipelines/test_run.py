@@ -18,7 +18,7 @@ import pytest
 import mtkd
 import mtkd as library
 from mtkd.cli.flags import as_options
-from mtkd.jobs.distillation.find_teachers import parse_labels
+from mtkd.jobs.distillation.teacher_names import parse_labels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import run as module
 from mtkd.pipelines.pipeline_file import load_steps, output_directory

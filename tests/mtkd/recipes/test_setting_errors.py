@@ -49,6 +49,11 @@ def test_two_values_of_one_setting_contradict_each_other(settings: dict[str, Any
     assert load_recipe("distill", "layerwise-3", "rte", same, steps=3).train.steps == 3
 
 
+def test_the_two_learning_rates_of_a_fine_tuning_are_named_as_given() -> None:
+    with pytest.raises(UserError, match=r"`lr=\[0.1\]` and `learning_rates=\[0.2\]` contradict"):
+        load_recipe("finetune", "finetune", "rte", {"learning_rates": [0.2]}, lr=0.1)
+
+
 def test_an_unknown_table_has_no_suggestion() -> None:
     with pytest.raises(UserError) as error:
         load_settings("layerwise-3", "distill", {"foo.bar": 3})

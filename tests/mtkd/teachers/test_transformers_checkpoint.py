@@ -303,6 +303,13 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
     [
         ("config.json", "num_hidden_layers", 1, r"have bert\.encoder\.layer\.1\..*config\.json has 1 layer"),
         ("config.json", "max_position_embeddings", 9, r"do not fit its config\.json: .*, not \(9, "),
+        ("config.json", "model_type", "roberta", r"'roberta' contradicts architectures = \['BertForSeq"),
+        (
+            "config.json",
+            "auto_map",
+            {"AutoModel": "code.Model"},
+            r"config\.json: auto_map = .* is not allowed",
+        ),
         ("config.json", "hidden_size", "16", r"Validation error for field 'hidden_size': \w"),
         ("tokenizer_config.json", "model_max_length", "x", "model_max_length = 'x' is not valid"),
     ],

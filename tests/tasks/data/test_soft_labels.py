@@ -78,6 +78,9 @@ def test_several_labels_and_scores() -> None:
     assert read(SCORE, ["[0.5]", "4.5"])[0].tolist() == [[0.5], [4.5]]
 
 
+NUMBERS = "expected: probabilities from 0 to 1, or logits between -1e+38 and 1e+38"
+
+
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
@@ -86,9 +89,10 @@ def test_several_labels_and_scores() -> None:
         ("[0.5, 0.5]", "2 values; expected: 3"),
         ('{"bad": 0.5, "good": 0.5}', "labels bad, good; expected: bad, so-so, good"),
         ('{"bad": 0.5, "good": 0.5, "ugly": 0}', "labels bad, good, ugly"),
-        ("[0.5, 0.5, NaN]", "expected: finite numbers"),
-        ('[0.5, 0.5, "0"]', "expected: finite numbers"),
-        ("[100000000000000000000000000000000000000000, 0, 0]", "expected: finite numbers"),  # no float32
+        ("[0.5, 0.5, NaN]", NUMBERS),
+        ('[0.5, 0.5, "0"]', NUMBERS),
+        ("[100000000000000000000000000000000000000000, 0, 0]", NUMBERS),  # no float32
+        ("[1e308, 1e308, 0]", NUMBERS),
         ("0.5; 0.5", "is not JSON"),
         ("[" * 5000, "is not JSON"),
         (None, "no soft labels; expected: numbers in every training row"),
@@ -111,7 +115,7 @@ def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:
     task = dataclasses.replace(task, files={**task.files, "train": str(tmp_path / "train.jsonl")})
     rows = ['{"text": "a", "probs": [0.2, 0.2, 0.6]}', '{"text": "b", "probs": [true, false, false]}']
     (tmp_path / "train.jsonl").write_text("\n".join(rows))
-    with pytest.raises(UserError, match=r"\[True, False, False\]; expected: finite numbers"):
+    with pytest.raises(UserError, match=r"\[True, False, False\]; expected: probabilities"):
         load_rows(open_data(tmp_path), task, "train")
 
 

@@ -18,13 +18,8 @@ from small_students import SMALL_LSTM
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import mtkd as api
-from mtkd.jobs.distillation.find_teachers import (
-    describe_teachers,
-    find_teachers,
-    parse_labels,
-    pretrained_encoder,
-    teachers_by_task,
-)
+from mtkd.jobs.distillation.find_teachers import find_teachers, pretrained_encoder
+from mtkd.jobs.distillation.teacher_names import describe_teachers, parse_labels, teachers_by_task
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec

@@ -32,6 +32,7 @@ from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Row, Table
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs
+from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
@@ -679,7 +680,7 @@ def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
         "a teacher": "recipe = 'refine'",
     }
     toml = "".join(f"[cells.'{name}']\n{lines}\n" for name, lines in cells.items())
-    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'layerwise-3'\ntasks = ['rte']\n{first}{toml}")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
     starts = {run.cell: run.jobs[0].words[1:2] + run.jobs[0].words[8:] for run in plan_runs(grid, HERE)}
     same, rate = "train.steps=5", "train.lr=0.001"
@@ -699,7 +700,7 @@ def test_seeds_share_a_first_run_that_has_a_seed_of_its_own(tmp_path: Path) -> N
         "one per seed": "first = {recipe = 'minilm-6', seed = 'each'}",
     }
     toml = "".join(f'[cells."{name}"]\n{lines}\n' for name, lines in cells.items())
-    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'layerwise-3'\ntasks = ['rte']\n{first}{toml}")
     grid = load_grid(str(tmp_path / "grid.toml"), {"seeds": [1, 2]}, {})
     found: dict[str, list[str | None]] = {}
     for run in plan_runs(grid, HERE):
@@ -1067,6 +1068,12 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
         ("refine = { seed = 'x' }", r"refine.seed = 'x' is not valid\n  expected: integer >= 0.* \| each"),
         ("bench = { seq_len = 65_537 }", r"bench.seq_len = 65537 .*\n  expected: .*65,?536"),
         ("bench = { batches = [8_193] }", r"bench.batches.0 = 8193 .*\n  expected: .*8,?192"),
+        ("bench = { batches = [64, 64] }", r"batches = \[64, 64\] .*\n  expected: a list without repeated"),
+        ("bench = { batches = [] }", r"batches = \[\] .*\n  expected: list of .*, with at least one entry"),
+        ("seeds = []", r"seeds = \[\] .*\n  expected: list of .*, with at least one entry"),
+        ("tasks = []", r"tasks = \[\] .*\n  expected: list of text, with at least one entry"),
+        ("tasks = ['rte, rte']", r"tasks.0 = 'rte, rte' is not valid\n  expected: each task once"),
+        ("[cells.two]\nthen = { recipe = 'finetune', tasks = 'rte,rte' }", "expected: each task once"),
         ("bench = { rounds = 10_001 }", r"bench.rounds = 10001 .*\n  expected: .*10,?000"),
         ("refine = { encoder = [1] }", r"refine.encoder = \[1\] is not valid\n  expected: text"),
         (
@@ -1083,6 +1090,60 @@ def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> No
     (tmp_path / "grid.toml").write_text("\n".join([*lines, change, cells]), encoding="utf-8")
     with pytest.raises(UserError, match=complaint):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        (
+            "first = 'mkd-lstm'",
+            [
+                "its `first` cannot be trained on plain text: the term logits",
+                "expected: recipes that use hidden",
+            ],
+        ),
+        (
+            "first = 'tinybert-4'",
+            ["tinybert-4 trains for epochs", "such as minilmv2-6x384", "another recipe"],
+        ),
+        (
+            "first = { recipe = 'minilm-6', set = { supervision = 'labels' } }",
+            ["can learn from it only with a teacher", "expected: a recipe that learns from a teacher"],
+        ),
+        (
+            "recipe = 'mkd-lstm'\nfirst = 'minilm-6'",
+            ["its student (bilstm-biattention) is not a Transformer", "hint: give the cell `first = false`"],
+        ),
+        (
+            "first = { recipe = 'minilm-6', set = { 'student.transformer.layers' = 2 } }",
+            [
+                "its student has student.transformer.layers=3, but the model of `first` has 2",
+                "up to 2 layers",
+            ],
+        ),
+        (
+            "recipe = 'tinybert-4'\nfirst = 'minilmv2-6x384'",
+            ["student.transformer.hidden_size=312, but the model", "expected: hidden_size=384"],
+        ),
+        ("recipe = 'hsk-rosita-6'\nfirst = 'minilmv2-6x384'", ["its student is pruned from the teacher"]),
+    ],
+)
+def test_what_plain_text_cannot_train_and_cells_cannot_start_from(
+    cell: str, lines: list[str], tmp_path: Path
+) -> None:
+    text = f"title = ''\nrecipe = 'layerwise-3'\ntasks = ['rte']\n[cells.x]\n{cell}\n"
+    (tmp_path / "grid.toml").write_text(text, encoding="utf-8")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    for check in (plan_runs, check_paths):
+        with pytest.raises(UserError) as caught:
+            check(grid, HERE)
+        assert str(caught.value).startswith("cell 'x': ") and all(line in str(caught.value) for line in lines)
+
+
+def test_a_comparison_is_not_written_into_its_teacher(mtkd: Callable, tiny_teacher: Path) -> None:
+    words = ["compare", "mlkd-table-8", "--data", "pocket", "--teacher", tiny_teacher, "--tasks", "rte"]
+    answered = mtkd(*words, "--out", tiny_teacher / "table", "--dry-run")
+    assert answered.code == 2 and "the path of the teacher" in answered.err, answered.err
 
 
 def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:

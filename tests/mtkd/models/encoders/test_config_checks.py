@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.models.encoders.config_checks import refuse_code, refuse_contradiction
+from mtkd.models.encoders.config_checks import refuse_code, refuse_other_family
 from tasks.common.errors import UserError
 
 
@@ -43,10 +43,10 @@ def test_what_is_refused(values: dict[str, Any], problem: str) -> None:
     ],
 )
 def test_architectures_that_may_be_of_the_family(family: Any, architectures: Any) -> None:
-    refuse_contradiction({"model_type": family, "architectures": architectures}, "config.json")
+    refuse_other_family({"model_type": family, "architectures": architectures}, "config.json")
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "electra"])
 def test_architectures_of_another_family_are_refused(family: str) -> None:
     with pytest.raises(UserError, match=rf"model_type = '{family}' contradicts architectures = \['BertMod"):
-        refuse_contradiction({"model_type": family, "architectures": ["BertModel"]}, "config.json")
+        refuse_other_family({"model_type": family, "architectures": ["BertModel"]}, "config.json")
