@@ -61,7 +61,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
         raise
     except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
-            raise _not_loaded(what, name, error) from error
+            raise not_loaded(what, name, error) from error
     refuse_path(what, name)
     _require_hub(what, name)
     try:
@@ -69,7 +69,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     except UserError:
         raise
     except Exception as error:
-        raise _not_loaded(what, name, error) from error
+        raise not_loaded(what, name, error) from error
 
 
 def find_file(name: str, file: str) -> Path | None:
@@ -140,7 +140,8 @@ def _expected(what: str) -> str:
     return f"a directory {directory}, or a model's name on the Hugging Face hub"
 
 
-def _not_loaded(what: str, name: str, error: Exception) -> UserError:
+def not_loaded(what: str, name: str, error: Exception) -> UserError:
+    """The error for a model that cannot be loaded; it says what the directory has instead, if known."""
     if any((Path(name) / file).is_file() for file in ("model.json", "model/model.json")):
         return UserError(
             f"{name} cannot be the {what}: its model is an export, or not a Transformer",

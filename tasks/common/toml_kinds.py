@@ -10,10 +10,10 @@ from tasks.common.errors import UserError
 
 # Kind -> a key that only files of this kind have, the type of its value, and what takes such a file.
 _KINDS: dict[str, tuple[str, type, str]] = {
-    "grid": ("cells", dict, "`mtkd.compare({file!r}, ...)` runs it"),
-    "pipeline": ("steps", dict, "`mtkd.run_pipeline({file!r})` runs it"),
-    "task file": ("columns", list, "pass it as `tasks={file!r}`"),
-    "recipe": ("command", str, "`mtkd.distill`, `mtkd.refine` and `mtkd.finetune` take recipes of their own"),
+    "grid": ("cells", dict, "`mtkd.compare('FILE', ...)` runs it"),
+    "pipeline": ("steps", dict, "`mtkd.run_pipeline('FILE')` runs it"),
+    "task file": ("columns", list, "pass it as `tasks='FILE'`"),
+    "recipe": ("command", str, "`mtkd.distill`, `mtkd.refine` and `mtkd.finetune` take a recipe"),
 }
 
 
@@ -25,5 +25,5 @@ def refuse_other_kind(file: Path | str, values: Mapping[str, Any], wanted: str) 
     """
     kinds = [kind for kind, (key, form, _) in _KINDS.items() if isinstance(values.get(key), form)]
     if kinds and wanted not in kinds:
-        hint = _KINDS[kinds[0]][2].format(file=str(file))
+        hint = _KINDS[kinds[0]][2].replace("FILE", str(file))
         raise UserError(f"{file} is a {kinds[0]}, not a {wanted}", hint=hint)

@@ -17,7 +17,14 @@ from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
-from tasks.common.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named, quieten
+from tasks.common.hub_loading import (
+    DEFAULT_ENCODER,
+    embedded_encoder,
+    find_file,
+    load_named,
+    not_loaded,
+    quieten,
+)
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
 from tasks.common.sha256 import digest_file
@@ -161,10 +168,7 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     if file := find_file(location, "config.json"):
         check_config_file(file)
     elif Path(location).is_dir():
-        raise UserError(
-            f"cannot load the encoder of {name!r}: it has no config.json",
-            expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
-        )
+        raise not_loaded("encoder", name, FileNotFoundError("it has no config.json"))
     hf: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), location, "encoder")
     config = config_of(hf, pooling or _declared_pooling(location))
     pooler_option(config)
