@@ -1,8 +1,8 @@
 # Two commands for a bare machine: `make demo` and `make test`. Both build .venv if necessary.
 PYTHON ?= python3
 BIN := .venv/bin
-# Test processes: one per core, but at most this many (each of them imports torch).
-JOBS ?= 4
+# Test processes: one more than cores, because some tests wait; at most 4, because each of them imports torch.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo docs test test-all faults interruptions damage lint types unit format clean
@@ -58,7 +58,7 @@ damage:
 
 # One thread per process: with several processes, torch's own threads would only compete for the cores.
 unit:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal $(if $(SLOW),,-m 'not slow') $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(SLOW),,-m 'not slow') $(PYTEST_ARGS)
 
 format:
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import DebertaV2Config
 
@@ -64,4 +65,9 @@ def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiT
     return model.eval()
 
 
-KINDS = [bilstm, static, waldorf, cross_encoder, bi_encoder, by_task, deberta]
+def slow_export(value: Any) -> Any:
+    """A parameter of a test that exports a Transformer."""
+    return pytest.param(value, marks=pytest.mark.slow(reason="exports a Transformer"))
+
+
+KINDS = [bilstm, static, cross_encoder, bi_encoder, *map(slow_export, (waldorf, by_task, deberta))]

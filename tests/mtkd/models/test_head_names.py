@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exportable_models import slow_export
 from safetensors.torch import load_file
 from small_students import SMALL_LSTM, SMALL_TRANSFORMER
 
@@ -18,10 +19,7 @@ DATA = {name: {"train": ROWS, "validation": ROWS} for name in NAMES}
 TASKS = [mtkd.Task(name=name, kind="classify", columns=("text",), labels=("no", "yes")) for name in NAMES]
 
 
-SLOW_EXPORT = pytest.mark.slow(reason="exports a Transformer")
-
-
-@pytest.mark.parametrize("recipe", ["mkd-lstm", pytest.param("mkd-transformer", marks=SLOW_EXPORT)])
+@pytest.mark.parametrize("recipe", ["mkd-lstm", slow_export("mkd-transformer")])
 def test_a_task_can_be_called_like_a_method(recipe: str, tiny_encoder: Path, tmp_path: Path) -> None:
     sizes = SMALL_LSTM if recipe == "mkd-lstm" else {**SMALL_TRANSFORMER, "student.transformer.layers": 1}
     settings = {**sizes, "supervision": "labels", "train.steps": 5, "student.init_heads": "random"}

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from exportable_models import slow_export
 
 import mtkd as library
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
@@ -91,13 +92,7 @@ def command(recipe: str, teacher: Path, out: Path, *sets: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        pytest.param(name, marks=pytest.mark.slow(reason="exports a Transformer"))
-        if name == "mkd-transformer"
-        else name
-        for name in RUNS
-    ],
+    "recipe", [slow_export(name) if name == "mkd-transformer" else name for name in RUNS]
 )
 def test_a_student_is_trained_saved_exported_and_fine_tuned(
     recipe: str, tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exportable_models import KINDS, bilstm, by_task, cross_encoder, deberta, model_of, static, waldorf
+from exportable_models import KINDS, bilstm, cross_encoder, model_of, static
 
 import mtkd
 from mtkd.models.encoders.encoder import AnyEncoder
@@ -26,14 +26,7 @@ PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.
 TEXTS = ["a fine film", "dreadful, and much too long for what little it has to say", ""]
 
 
-SLOW = (waldorf, by_task, deberta)
-KINDS_AND_SLOW_KINDS = [
-    pytest.param(kind, marks=pytest.mark.slow(reason="exports a Transformer")) if kind in SLOW else kind
-    for kind in KINDS
-]
-
-
-@pytest.mark.parametrize("build", KINDS_AND_SLOW_KINDS)
+@pytest.mark.parametrize("build", KINDS)
 def test_an_export_predicts_what_the_model_predicts(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +53,7 @@ def flat(answer: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow(reason="exports a Transformer")
 def test_spans(span_teacher: Path, tmp_path: Path) -> None:
     teacher = mtkd.load(span_teacher)
     mtkd.export(span_teacher, out=tmp_path / "x")

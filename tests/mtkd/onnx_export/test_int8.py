@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exportable_models import bi_encoder, bilstm, cross_encoder, model_of, static
+from exportable_models import bi_encoder, bilstm, cross_encoder, model_of, slow_export, static
 
 import mtkd
 from mtkd.jobs import export as export_job
@@ -45,7 +45,7 @@ def rows_of(model: MultiTaskModel, head: str, columns: Sequence[str], number: in
     return {head: {"validation": labelled}}
 
 
-@pytest.mark.parametrize("build", [bilstm, static, bi_encoder])
+@pytest.mark.parametrize("build", [bilstm, static, slow_export(bi_encoder)])
 def test_int8_predicts_almost_the_same(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
