@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import time
+import signal, time
 from mtkd.output_files.worker_pools import Workers
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with Workers(2).open() as pool:
     running = [pool.submit(time.sleep, 0)]
     while True:
