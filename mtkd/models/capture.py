@@ -8,7 +8,7 @@ as everything that was requested has been captured.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+import threading
 from typing import Any
 
 import torch
@@ -19,7 +19,16 @@ from mtkd.models.fast_dropout import attention, is_faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
 ATTENTION = "mtkd_sdpa"
-_active: ContextVar[Capture | None] = ContextVar("capture", default=None)
+
+
+class _Active(threading.local):
+    """The capture of this thread's forward pass. (torch.compile understands no ContextVar.)"""
+
+    def __init__(self) -> None:
+        self.capture: Capture | None = None
+
+
+_active = _Active()
 
 
 class StopForward(Exception):
@@ -47,13 +56,13 @@ class Capture:
 
     def run(self, body: nn.Module, **inputs: Any) -> Any:
         """Run the body; return its result, or None if the pass was stopped early."""
-        token = _active.set(self)
+        outer, _active.capture = _active.capture, self
         try:
             return body(**inputs)
         except StopForward:
             return None
         finally:
-            _active.reset(token)
+            _active.capture = outer
 
     def keep(self, kind: str, layer: int, value: Tensor) -> None:
         """Keep a tensor if it was requested and is not kept already."""
@@ -109,7 +118,7 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """SDPA that also reports its inputs and output to the active capture."""
-    capture = _active.get()
+    capture = _active.capture
     if capture is None:
         layer = 0
     else:
@@ -164,12 +173,12 @@ def watch(body: nn.Module, n_layers: int) -> bool:
         return False
 
     def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (capture := _active.get()) is not None:
+        if (capture := _active.capture) is not None:
             capture.state(0, args[0] if args else kwargs["hidden_states"])
 
     def leaving(layer: int) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if (capture := _active.get()) is not None:
+            if (capture := _active.capture) is not None:
                 capture.state(layer, output if isinstance(output, torch.Tensor) else output[0])
 
         return hook
