@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (not measured: no GPU
-# was at hand). What is finished is skipped, so the same command resumes. MINI=1 tries every step on few rows, also on a CPU; its
-# scores say nothing.
+# Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (an estimate: only the
+# first two minutes have been tried on a GPU). What is finished is skipped, so the same command resumes. MINI=1 tries every step
+# on few rows, also on a CPU; its scores say nothing.
 # Usage: scripts/results_gpu.sh DATA OUT [MINUTES]      then: cat OUT/*/compare.md OUT/*.out
 set -euo pipefail
 data=$1 out=$2 end=$((SECONDS + 60 * ${3:-25}))
 mtkd=${MTKD:-mtkd} here=$(dirname "$0") failed=0
 grids=$here/grids
 mkdir -p "$out"
-few="--limit 500 --eval-limit 1500" full="--limit 10000 --eval-limit 1500" squad="--limit 10000 --eval-limit 2000" jobs="--jobs 4"
+few="--limit 500 --eval-limit 1500" full="--limit 10000 --eval-limit 1500" squad="--limit 10000 --eval-limit 2000" waldorf="--limit 40000 --eval-limit 2000" jobs="--jobs 4"
 generator="--d-model 512 --heads 8 --layers 6 --d-ff 1024 --steps 8000 --eval-limit 1000" bench="--compile both" paragraphs=1000000
 if [ -n "${MINI:-}" ]; then
-  few="--tasks rte --seeds 0 --limit 16 --eval-limit 16" full=$few squad="--limit 16 --eval-limit 16" jobs=""
+  few="--tasks rte --seeds 0 --limit 16 --eval-limit 16" full=$few squad="--limit 16 --eval-limit 16" waldorf=$squad jobs=""
   generator="--d-model 32 --heads 2 --layers 1 --d-ff 64 --steps 2 --limit 64 --eval-limit 8" paragraphs=20
   bench="--compile off --device cpu --rows 8 --rounds 1 --student 2x64 --teacher 2x64"
   grids=$out/grids
@@ -46,6 +46,7 @@ grid full all_labels $full
 grid methods methods --teacher "$out/full/teacher/"*/ $full
 step questions $mtkd augment questions generate --text "$out/contexts.txt" --per-paragraph 3 --out "$out/generated" --quiet
 grid readers generated_questions --corpus "$out/generated" $squad
+grid waldorf waldorf-gpu $waldorf
 wait
 step samples $mtkd augment questions generate --model "$out/t5" --text "$out/contexts.txt" --limit 200 --out "$out/samples" --quiet
 step bench timeout 180 python "$here/bench_gpu.py" $bench

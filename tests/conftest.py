@@ -20,6 +20,9 @@ from processes import Answered, Processes, serve
 from mtkd.output_files.worker_pools import Workers
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
+# Tests expect the exact results of a CPU. On a machine with a GPU, only the processes of test_gpu.py see it.
+os.environ.setdefault("MTKD_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # Files that determine what a tokeniser does; the configuration of a model names its class.
 _TOKENISER_FILE = re.compile(r"^config\.json$|token|vocab|merges|\.model$")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.common.errors import UserError, reason_of
+from tasks.common.errors import UserError, counted, reason_of
 from tasks.common.launcher import check_launch
 from tasks.common.locks import LockedError, locked
 from tasks.common.progress import say
@@ -95,7 +95,12 @@ def disable_ram_efficient_loading() -> None:
 
 @contextlib.contextmanager
 def launch_errors() -> Iterator[None]:
-    """Turn accelerate's errors about variables of the environment into a UserError that names these."""
+    """Turn accelerate's errors about variables of the environment into a UserError that names these.
+
+    Raises:
+        UserError: also if processes would share a GPU, which NCCL cannot do.
+    """
+    _refuse_shared_gpus()
     try:
         yield
     except (ValueError, KeyError) as error:
@@ -104,6 +109,19 @@ def launch_errors() -> Iterator[None]:
             f"accelerate cannot start: {reason_of(error)}",
             hint=f"correct or unset {', '.join(names)}" if names else None,
         ) from error
+
+
+def _refuse_shared_gpus() -> None:
+    import torch
+
+    here = check_launch()
+    gpus = torch.cuda.device_count() if here.on_this_machine > 1 else 0
+    if 0 < gpus < here.on_this_machine:
+        raise UserError(
+            f"{here.on_this_machine} processes were started on a machine with {counted(gpus, 'GPU')}",
+            expected="one process per GPU",
+            hint=f"start {gpus}, or use the CPU (CUDA_VISIBLE_DEVICES= before the command)",
+        )
 
 
 def launched() -> ProcessGroup:

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
 
-from mtkd.device import find_device
+from mtkd.device import best_device, find_device
 from mtkd.output_files.distributed import disable_ram_efficient_loading, launch_errors
 from tasks.common.errors import UserError
 from tasks.common.launcher import check_launch, launch
@@ -52,10 +52,12 @@ def make_accelerator(device: str | None = None) -> Accelerator:
             mixed_precision="no",
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
-    if chosen is not None and accelerator.device.type != chosen.type:
+    # An earlier call may have chosen the CPU; accelerate then stays there.
+    wanted = best_device() if chosen is None and not several and accelerator.device.type == "cpu" else chosen
+    if wanted is not None and accelerator.device.type != wanted.type:
         raise UserError(
-            f"this process already uses {accelerator.device} and cannot change to {device}",
-            hint="start a new process, or leave `device` out",
+            f"this process already uses {accelerator.device} and cannot change to {wanted}",
+            hint=f"start a new process, or go on with `device={accelerator.device.type!r}`",
         )
     return accelerator
 

@@ -17,20 +17,24 @@ class Launch:
     Attributes:
         rank: the number of this process, from 0.
         count: how many processes there are.
+        on_this_machine: how many of them run on this machine; 1 if the launcher does not say it.
     """
 
     rank: int = 0
     count: int = 1
+    on_this_machine: int = 1
 
 
 def launch() -> Launch:
-    """The place of this process, by WORLD_SIZE and RANK.
+    """The place of this process, by WORLD_SIZE, RANK and LOCAL_WORLD_SIZE.
 
     Raises:
         UserError: a variable is not a number in its range.
     """
     count = _number("WORLD_SIZE", 1, 1)
-    return Launch(_number("RANK", 0, 0, count - 1), count) if count > 1 else Launch()
+    if count == 1:
+        return Launch()
+    return Launch(_number("RANK", 0, 0, count - 1), count, _number("LOCAL_WORLD_SIZE", 1, 1, count))
 
 
 def check_launch() -> Launch:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mtkd.output_files.distributed import launch_errors, launched
+from mtkd.training.processes import make_accelerator
 from tasks.common.errors import UserError
 from tasks.common.launcher import Launch, check_launch, launch
 from tasks.common.progress import is_quiet
 
-_ALL = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_ALL = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TWO = {
     "WORLD_SIZE": "2",
     "RANK": "1",
@@ -29,7 +30,13 @@ def environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [({}, Launch()), ({"RANK": "1"}, Launch()), ({"WORLD_SIZE": "1"}, Launch()), (_TWO, Launch(1, 2))],
+    [
+        ({}, Launch()),
+        ({"RANK": "1"}, Launch()),
+        ({"WORLD_SIZE": "1"}, Launch()),
+        (_TWO, Launch(1, 2)),
+        ({**_TWO, "LOCAL_WORLD_SIZE": "2"}, Launch(1, 2, 2)),
+    ],
     indirect=["environment"],
 )
 def test_the_place_of_a_process(environment: None, expected: Launch) -> None:
@@ -49,6 +56,7 @@ def test_the_place_of_a_process(environment: None, expected: Launch) -> None:
         ({**_TWO, "RANK": "2"}, "RANK is '2'"),
         ({**_TWO, "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
         ({**_TWO, "LOCAL_RANK": "x"}, "LOCAL_RANK is 'x'"),
+        ({**_TWO, "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is '3'"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "LOCAL_RANK and MASTER_ADDR and MASTER_PORT are not set"),
         ({"LOCAL_RANK": "3"}, "LOCAL_RANK is set, but WORLD_SIZE is not"),
     ],
@@ -63,3 +71,13 @@ def test_errors_of_accelerate_name_the_variables(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ACCELERATE_USE_CPU", "x")
     with pytest.raises(UserError, match=r"(?s)invalid truth value.*ACCELERATE_USE_CPU"), launch_errors():
         raise ValueError("invalid truth value x")
+
+
+@pytest.mark.parametrize("environment", [{**_TWO, "LOCAL_WORLD_SIZE": "2"}], indirect=True)
+def test_processes_do_not_share_a_gpu(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UserError, match="2 processes were started on a machine with 1 GPU"):
+        launched()
+    with pytest.raises(UserError, match="2 processes were started on a machine with 1 GPU"):
+        make_accelerator()
