@@ -9,7 +9,7 @@ mtkd=${MTKD:-mtkd} here=$(dirname "$0") failed=0
 grids=$here/grids
 mkdir -p "$out"
 few="--limit 500 --eval-limit 1500" full="--limit 10000 --eval-limit 1500" squad="--limit 10000 --eval-limit 2000" waldorf="--limit 40000 --eval-limit 2000" jobs="--jobs 4"
-generator="--d-model 512 --heads 8 --layers 6 --d-ff 1024 --steps 8000 --eval-limit 1000" bench="--compile both" paragraphs=1000000
+generator="--d-model 512 --heads 8 --layers 6 --d-ff 1024 --steps 8000 --eval-limit 1000" bench="--compile both --rows 32 --rows 256" paragraphs=1000000
 if [ -n "${MINI:-}" ]; then
   few="--tasks rte --seeds 0 --limit 16 --eval-limit 16" full=$few squad="--limit 16 --eval-limit 16" waldorf=$squad jobs=""
   generator="--d-model 32 --heads 2 --layers 1 --d-ff 64 --steps 2 --limit 64 --eval-limit 8" paragraphs=20
