@@ -66,8 +66,8 @@ def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiT
 
 
 def slow_export(value: Any) -> Any:
-    """A parameter of a test that exports a Transformer."""
-    return pytest.param(value, marks=pytest.mark.slow(reason="exports a Transformer"))
+    """A parameter of a test that exports a model, which takes many seconds for some kinds of models."""
+    return pytest.param(value, marks=pytest.mark.slow(reason="exports a model"))
 
 
-KINDS = [bilstm, static, cross_encoder, bi_encoder, *map(slow_export, (waldorf, by_task, deberta))]
+KINDS = [bilstm, static, bi_encoder, *map(slow_export, (cross_encoder, waldorf, by_task, deberta))]

@@ -38,6 +38,7 @@ def test_the_pareto_front_leaves_out_what_is_beaten(teacher: float, speed: float
     assert _pareto_front(average, speed) == front
 
 
+@pytest.mark.slow(reason="trains a teacher and three students")
 def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,9 +91,7 @@ def command(recipe: str, teacher: Path, out: Path, *sets: str) -> list[Any]:
     return ["distill", recipe, *rows, "--teacher", teacher, "--steps", 4, "--out", out, *options]
 
 
-@pytest.mark.parametrize(
-    "recipe", [slow_export(name) if name == "mkd-transformer" else name for name in RUNS]
-)
+@pytest.mark.parametrize("recipe", [name if name == "mkd-lstm" else slow_export(name) for name in RUNS])
 def test_a_student_is_trained_saved_exported_and_fine_tuned(
     recipe: str, tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:

@@ -84,6 +84,7 @@ def bytes_of(export: Path) -> int:
     return sum((export / name).stat().st_size for name in ("model.onnx", "weights.bin"))
 
 
+@pytest.mark.slow(reason="exports a Transformer")
 def test_commands_take_an_export(
     exported: Path, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

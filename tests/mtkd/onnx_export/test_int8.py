@@ -45,7 +45,7 @@ def rows_of(model: MultiTaskModel, head: str, columns: Sequence[str], number: in
     return {head: {"validation": labelled}}
 
 
-@pytest.mark.parametrize("build", [bilstm, static, slow_export(bi_encoder)])
+@pytest.mark.parametrize("build", [bilstm, *map(slow_export, (static, bi_encoder))])
 def test_int8_predicts_almost_the_same(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
