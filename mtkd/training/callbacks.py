@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from tasks.common.digests import quick_digest
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.progress import Advance, progress, say
 from tasks.common.reading import require_file
@@ -178,6 +179,11 @@ class JsonLinesLog(MetricLog):
     def size(self) -> int:
         """Size of the file in bytes."""
         return self._path.stat().st_size if self._path.is_file() else 0
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the file; None if there is none."""
+        return quick_digest(self._path) if self._path.is_file() else None
 
     def cut(self, size: int) -> None:
         """Drop what follows the last whole line within the first `size` bytes."""

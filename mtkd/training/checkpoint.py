@@ -43,6 +43,7 @@ class Position(Record):
         batch_source: the last `mtkd.training.batches.DrawnRows.cursor`.
         epoch_losses: for each task, the losses of the steps of this epoch.
         logged: size of log.jsonl in bytes; `unlogged`: the values since its last record (`MetricLog`).
+        log_digest: the digest of log.jsonl at that size.
     """
 
     step: Count = 0
@@ -57,6 +58,7 @@ class Position(Record):
     batch_source: dict = field(default_factory=dict)
     epoch_losses: dict[str, list[float]] = field(default_factory=dict)
     logged: int | None = None
+    log_digest: str | None = None
     unlogged: dict[str, list[float]] = field(default_factory=dict)
 
 

@@ -30,6 +30,7 @@ from mtkd.training.joint_decisions import JointDecisions
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from tasks.common.errors import UserError
+from tasks.common.progress import say
 
 StepData = TypeVar("StepData")  # what a step is computed from: its rows or batches
 
@@ -175,10 +176,19 @@ class TrainingLoop(ABC, Generic[StepData]):
         self.parallel = self.parallel_module()  # after the model and the optimiser have been restored
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.accelerator.is_main_process:
-            size = self.position.logged if self.position.step else 0
-            self._logs[0].cut(self._logs[0].size if size is None else size)
-            for log in self._logs:
-                log.restore(self.position.unlogged)
+            self._restore_logs()
+
+    def _restore_logs(self) -> None:
+        """Continue the logs from the checkpoint."""
+        position, log = self.position, self._logs[0]
+        size = position.logged if position.step else 0
+        log.cut(log.size if size is None else size)
+        if position.log_digest is not None and position.log_digest != log.digest:
+            say(
+                f"the log in {self.directory} is damaged: its records up to step {position.step} may be wrong"
+            )
+        for each in self._logs:
+            each.restore(position.unlogged)
 
     def notify(self, event: str) -> None:
         """Call a method of every callback with the current state."""
@@ -285,7 +295,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         """Write a checkpoint, and raise Interrupted if a signal was received."""
         with self.parallel.gathered_optimizer_state():
             if self.accelerator.is_main_process:
-                self.position.logged = self._logs[0].size
+                self.position.logged, self.position.log_digest = self._logs[0].size, self._logs[0].digest
                 self.position.unlogged = self._logs[0].unlogged
                 save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
         self._decisions.checkpoint_written()

@@ -294,7 +294,7 @@ def _wait_for(process: psutil.Process, status: str) -> None:
 def _is_flippable(file: Path) -> bool:
     """Whether a file is one that is compared, and that a command may read when it resumes.
 
-    Training reads no log when it resumes: it only appends to it.
+    When training resumes, it says that its log is damaged, and continues it.
     """
     others = "tensorboard" in file.parts or file.name in (LOCK, "README.md", "log.jsonl")
     temporary = any(map(is_temporary, (file, *file.parents)))

@@ -183,9 +183,12 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     assert json.loads((out / "checkpoints" / "step-000000007" / "position.json").read_text())["step"] == 7
     if number == signal.SIGTERM:
         flip_a_bit(out / "checkpoints" / "step-000000007" / "optimizer.safetensors")
+    else:
+        flip_a_bit(out / "log.jsonl", 10)
     resumed = mtkd(*command(out, tiny_teacher, **changes))
     assert resumed.code == 0
     assert ("step-000000007 is damaged" in resumed.err) == (number == signal.SIGTERM)
+    assert ("records up to step 7 may be wrong" in " ".join(resumed.err.split())) == (number == signal.SIGINT)
     assert_same(straight, weights_of(out))
 
 
