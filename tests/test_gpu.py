@@ -44,7 +44,7 @@ def test_a_gpu_trains_as_a_cpu_does(tmp_path: Path, precision: str) -> None:
         assert done.returncode == 0, done.stderr
         history = json.loads((out / "run.json").read_text())["training"]["history"]
         losses.append(history[-1]["train_loss"])
-    assert losses[1] == pytest.approx(losses[0], abs=0.05)  # dropout draws other random numbers
+    assert losses[1] == pytest.approx(losses[0], abs=0.1)  # dropout draws other random numbers
 
 
 def test_two_processes_on_one_gpu_are_one_error(tmp_path: Path) -> None:
