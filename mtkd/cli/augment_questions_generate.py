@@ -80,7 +80,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--precision",
     default="fp32",
     type=click.Choice(["fp32", "bf16", "auto"]),
-    help="precision of the native backend; auto: bf16 on a device that multiplies in it, else fp32",
+    help="precision of the native backend; auto: bf16 on a device with native bf16 support, else fp32",
 )
 @click.option(
     "--batch",
