@@ -132,7 +132,7 @@ class Contextual(Augmenter):
     @property
     def loader(self) -> Callable[[], Contextual]:
         """Loads the model in another process."""
-        return partial(_load_same, replace(self, model=path_for_workers(self.model)))
+        return partial(_load_in_worker, replace(self, model=path_for_workers(self.model)))
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
@@ -188,7 +188,7 @@ class Contextual(Augmenter):
         ]
 
 
-def _load_same(method: Contextual) -> Contextual:
+def _load_in_worker(method: Contextual) -> Contextual:
     if method._open().digest != method.digest:
         raise other_model(method.model)
     return method

@@ -126,7 +126,7 @@ class TaggedBlock:
 def _tagged_blocks(texts: pa.Array, tagger: Tagger, workers: Workers) -> Iterator[TaggedBlock]:
     """Tag all texts, block by block."""
     starts = range(0, len(texts), BLOCK)
-    if workers.should_make(len(starts), loads=False):
+    if workers.should_start(len(starts), loads=False):
         # `take` copies; a slice would be sent with the whole array
         copied = (texts.take(pa.array(range(n, min(n + BLOCK, len(texts))))) for n in starts)
         with workers.open() as pool:

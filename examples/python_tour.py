@@ -14,7 +14,7 @@ import mtkd
 runs = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="mtkd-tour-")
 tasks = ["sst2", "rte"]
 rows = {"data": "pocket", "tasks": tasks, "limit": 200, "eval_limit": 60}
-short = {"max_length": 32, "train.precision": "auto"}  # bf16 where the processor multiplies in it
+short = {"max_length": 32, "train.precision": "auto"}  # bf16 if the device supports it
 teacher = mtkd.refine("minilm", **rows, out=f"{runs}/teacher", epochs=2, lr=3e-4, batch=16, settings=short)
 print("teacher:", {name: round(score.primary, 3) for name, score in teacher.scores.items()})
 

@@ -1,4 +1,4 @@
-"""The device that a model runs on outside the training loop, and how a CPU run keeps freed memory."""
+"""Choosing the device that a model runs on, and keeping freed memory during training on a CPU."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import torch
 from tasks.common.errors import UserError, did_you_mean, reason_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameter numbers of glibc's mallopt
-_KEPT = 1 << 30  # bytes
-_SECONDS = 20.0
-_LONGEST_REASON = 120  # characters of an error of torch; for a missing backend it lists all others
-_NAMES = ("cpu", "cuda", "mps")
-_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
+_KEPT_BYTES = 1 << 30
+_TRIM_SECONDS = 20.0  # between two calls of malloc_trim
+_LONGEST_REASON = 120  # characters; torch's error for a missing backend lists all other backends
+_DEVICE_TYPES = ("cpu", "cuda", "mps")
+_DEVICE_NAME = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
 @contextlib.contextmanager
 def keep_memory() -> Iterator[bool]:
-    """Let glibc keep up to 1 GiB of freed memory inside the block, instead of returning it after every step.
+    """Let glibc keep up to 1 GiB of freed memory inside the `with` block, instead of returning it every step.
 
-    Memory that was returned to the system comes back page by page, each cleared by the kernel, which slows
-    down every training step on a CPU. Batches of different lengths fragment the memory, by several GB over
-    time, so a thread returns all free memory every 20 seconds, and once more at the end of the block. Without
-    glibc (macOS, musl) nothing happens. glibc cannot restore its adaptive thresholds, so the new thresholds
-    stay in place after the block.
+    The kernel clears each page of memory that it hands out again, which slows down every training step on a
+    CPU. Batches of different lengths fragment the memory, by several GB over time. A thread therefore returns
+    all free memory to the system every 20 seconds, and once more at the end of the block. Without glibc
+    (macOS, musl) nothing happens. glibc cannot restore its adaptive thresholds, so the new thresholds stay in
+    place after the block.
 
     Yields:
         True if the allocator accepted the thresholds.
@@ -39,11 +39,11 @@ def keep_memory() -> Iterator[bool]:
     except (AttributeError, OSError, TypeError):
         yield False
         return
-    accepted = all(set_option(option, _KEPT) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+    accepted = all(set_option(option, _KEPT_BYTES) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
     ended = threading.Event()
 
     def trim_regularly() -> None:
-        while not ended.wait(_SECONDS):
+        while not ended.wait(_TRIM_SECONDS):
             trim(0)
 
     thread = threading.Thread(target=trim_regularly, name="trim-memory", daemon=True)
@@ -64,7 +64,10 @@ def best_device() -> torch.device:
 
 
 def worker_device() -> torch.device:
-    """The device of a worker process: a GPU, or one thread of the CPU, since other workers use the others."""
+    """The device of a worker process: the GPU if there is one, else the CPU.
+
+    In a worker process, torch is limited to one CPU thread, since the other workers use the other cores.
+    """
     if parent_process() is not None:
         torch.set_num_threads(1)
     return best_device()
@@ -81,11 +84,15 @@ def find_device(name: str | None) -> torch.device:
     """
     if name is None:
         return best_device()
-    if not _DEVICE.fullmatch(name):
-        usual = name.lower().replace("gpu", "cuda")
-        near = f" (did you mean {usual!r}?)" if _DEVICE.fullmatch(usual) else did_you_mean(usual, _NAMES)
+    if not _DEVICE_NAME.fullmatch(name):
+        corrected = name.lower().replace("gpu", "cuda")
+        suggestion = (
+            f" (did you mean {corrected!r}?)"
+            if _DEVICE_NAME.fullmatch(corrected)
+            else did_you_mean(corrected, _DEVICE_TYPES)
+        )
         raise UserError(
-            f"unknown device {name!r}{near}",
+            f"unknown device {name!r}{suggestion}",
             expected="cpu, cuda, cuda:N or mps",
             hint="omit `device` to use the best one",
         )
@@ -105,7 +112,7 @@ def find_device(name: str | None) -> torch.device:
 
 
 def _available() -> list[str]:
-    """The names of this machine's devices."""
+    """The names of this machine's devices, such as ["cpu", "cuda", "cuda:0"]."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))]
     return [*names, *(["mps"] if torch.backends.mps.is_available() else [])]

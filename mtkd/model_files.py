@@ -1,4 +1,4 @@
-"""The descriptions beside a model's weights: model.json of a saved model, export.json of an exported one."""
+"""The JSON files beside a model's weights: model.json of a saved model, export.json of an exported one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.tokens.reader import InputFormat
 
 EXPORT = "export.json"
 FORMAT, EXPORT_FORMAT = 3, 1
-AGAIN = "export the model again"
+EXPORT_AGAIN = "export the model again"  # a hint
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -30,7 +30,7 @@ class SavedScores(TypedDict):
     rows: Count
     metrics: dict[str, _Number]
     primary: _Number
-    majority: Annotated[float, Field(allow_inf_nan=True)]  # of plain text there is none
+    majority: Annotated[float, Field(allow_inf_nan=True)]  # NaN for plain text, which has no labels
     loss: _Number
     details: NotRequired[dict[str, _Number]]
     threshold: NotRequired[Any]
@@ -49,7 +49,7 @@ class ModelInfo(Record):
         pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
         base: the pretrained encoder that training started from; None = random weights.
         scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
-        data: the name of the data that it was trained on, such as "hub"; None = not known.
+        data: the name of the data that the model was trained on, such as "hub"; None = unknown.
     """
 
     max_length: Size = 128
@@ -77,7 +77,12 @@ class ModelFile(ModelInfo):
 
 @dataclass(frozen=True)
 class _Graph(Record):
-    """A graph of an export, and how many texts it reads separately; None = all of a row together."""
+    """An ONNX graph of an export.
+
+    Attributes:
+        texts: how many texts of a row the graph reads as separate inputs; None = it reads all texts of a row
+            as one sequence.
+    """
 
     file: Text
     texts: Literal[1, 2] | None
@@ -85,6 +90,8 @@ class _Graph(Record):
 
 @dataclass(frozen=True)
 class _Tokeniser(Record):
+    """What `mtkd.runtime.SavedTokeniser` needs besides tokenizer.json."""
+
     pad: str
     unk: str
     mask: str
@@ -93,12 +100,18 @@ class _Tokeniser(Record):
 
 @dataclass(frozen=True)
 class _Export(Record):
+    """export.json: the description of an exported model.
+
+    Attributes:
+        side_by_side: the heads of tasks that are read by a bi-encoder, if `input_format` is "joined".
+    """
+
     format: Literal[1]
     input_format: InputFormat
     tokeniser: _Tokeniser
     graphs: tuple[_Graph, ...]
     files: dict[Text, str]
-    side_by_side: tuple[Text, ...] = ()  # heads whose texts are read so, though the format is "joined"
+    side_by_side: tuple[Text, ...] = ()
     mtkd: Any = None
     source: Any = None
     parameters: dict[str, Count] = field(default_factory=dict)
@@ -111,18 +124,19 @@ def read_export(directory: Path) -> dict[str, Any]:
     """Read export.json.
 
     Raises:
-        UserError: there is none, or another version of mtkd wrote it.
+        UserError: there is no export.json, it is damaged, or another version of mtkd wrote it.
     """
     if not (directory / EXPORT).is_file():
         raise UserError(f"{directory} is not an mtkd export", expected="a directory that `mtkd.export` wrote")
-    record = read_record(directory / EXPORT, dict[str, Any], hint=AGAIN)
+    record = read_record(directory / EXPORT, dict[str, Any], hint=EXPORT_AGAIN)
     if record.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
-        raise UserError(f"{directory} was exported by another version of mtkd", hint=AGAIN)
-    check_record(record, _Export, str(directory / EXPORT), hint=AGAIN)
+        raise UserError(f"{directory} was exported by another version of mtkd", hint=EXPORT_AGAIN)
+    check_record(record, _Export, str(directory / EXPORT), hint=EXPORT_AGAIN)
     for name in (*record["files"], *(graph["file"] for graph in record["graphs"])):
         if not is_plain_path(name):
             raise UserError(
-                f"{directory / EXPORT} names the file {name!r}, which is not in {directory}", hint=AGAIN
+                f"{directory / EXPORT} names the file {name!r}, which is not in {directory}",
+                hint=EXPORT_AGAIN,
             )
     return record
 
@@ -131,7 +145,7 @@ def read_model_file(directory: Path) -> ModelFile:
     """Read the model.json of a directory.
 
     Raises:
-        UserError: there is none, it is damaged, or another version of mtkd wrote it.
+        UserError: there is no model.json, it is damaged, or another version of mtkd wrote it.
     """
     file, hint = directory / "model.json", "train or export the model again"
     format_version = read_record(file, dict[str, Any], hint=hint).get("format")

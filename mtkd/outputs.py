@@ -24,7 +24,7 @@ BY_LAYER = {
     "context": "context vectors",
     "scores": "attention scores",
 }
-OF_ROWS = ("cls", "mean")  # those with one vector per row
+PER_ROW = ("cls", "mean")  # those of them with one vector per row
 NO_LAYERS: frozenset[int] = frozenset()
 
 
@@ -71,7 +71,10 @@ class OutputSpec(Record):
 
     @property
     def raw(self) -> OutputSpec:
-        """The encoder outputs behind this need: a selection needs the full states that it is taken from."""
+        """The encoder outputs from which these outputs are computed.
+
+        A selection is taken from full hidden states, and may be ranked by queries and keys.
+        """
         if self.selection is None:
             return self
         ranking = frozenset(ranked_by for _, ranked_by in self.selection.scored)
@@ -79,21 +82,21 @@ class OutputSpec(Record):
         return replace(self, selected=NO_LAYERS, selection=None) | full_states
 
     def within(self, layers: frozenset[int]) -> OutputSpec:
-        """A copy that is restricted to these layers in all fields that are sets of layers."""
+        """A copy with only these layers in all fields that are sets of layers."""
         restricted = {kind: getattr(self, kind) & layers for kind in (*BY_LAYER, "selected")}
         return replace(self, **restricted)
 
     @property
     def tokens(self) -> bool:
-        """True if an output per token is needed, so that teacher and student need the same tokenisation."""
+        """True if any output has one vector per token, which needs the same tokenisation on both sides."""
         return (
             self.sequence
             or bool(self.selected)
-            or any(getattr(self, kind) for kind in BY_LAYER if kind not in OF_ROWS)
+            or any(getattr(self, kind) for kind in BY_LAYER if kind not in PER_ROW)
         )
 
     def missing_from(self, offers: OutputSpec) -> list[str]:
-        """Describe the parts of this need that `offers` does not cover; empty if it covers everything."""
+        """Describe the outputs that are missing from `offers`; empty if none is missing."""
         missing = ["logits"] if self.logits and not offers.logits else []
         missing += ["a vector per row"] if self.pooled and not offers.pooled else []
         missing += ["a vector per token"] if self.sequence and not offers.sequence else []
@@ -154,7 +157,7 @@ class Selected:
     Attributes:
         positions: (B, n) int64, the positions of the kept tokens, the most important first.
         valid: (B, n) bool, False for the missing tokens of rows with fewer than n.
-        values: (B, n, d) the states; 0 where an activation is not kept.
+        values: (B, n, d) the hidden states; 0 where an activation is not kept.
         activations: (B, n, d) bool, True = kept.
     """
 
@@ -197,7 +200,7 @@ class ModelOutput(EncoderOutput):
 
 @dataclass(frozen=True)
 class EncoderSpec(Record):
-    """The sizes of an encoder, which are known before any weight is loaded; 0 for what it does not have.
+    """The sizes of an encoder, known before any weights are loaded. A size is 0 if it does not apply.
 
     Attributes:
         family: the name of the encoder family in messages ("bert", "bilstm").

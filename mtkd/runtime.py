@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mtkd.model_files import AGAIN, EXPORT, read_export, read_model_file
+from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
 from tasks.checks.blank_texts import rows_to_predict
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
@@ -30,7 +30,7 @@ from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
-LOGITS = "logits_"  # an output is called logits_ and the name of a head
+LOGITS = "logits_"  # the output of a head is named logits_HEAD
 
 
 class OnnxModel:
@@ -42,11 +42,12 @@ class OnnxModel:
 
     Attributes:
         record: export.json.
-        tasks: the tasks with which the model was exported, by head.
-        reader: how rows become token ids; `reader_of` is the reader of one task.
+        tasks: head -> the task with which the model was exported.
+        reader: converts rows to token ids; tasks can have their own, see `reader_of`.
 
     Raises:
-        UserError: this is no export, a file is missing or damaged, or onnxruntime is not installed.
+        UserError: the directory is not an export, a file is missing or damaged, or onnxruntime is not
+            installed.
     """
 
     @checked
@@ -55,7 +56,7 @@ class OnnxModel:
         self.record = read_export(path)
         for file, digest in self.record["files"].items():
             if not (path / file).is_file() or digest_file(path / file) != digest:
-                raise UserError(f"{path / file} is missing or damaged", hint=AGAIN)
+                raise UserError(f"{path / file} is missing or damaged", hint=EXPORT_AGAIN)
         model = read_model_file(path)
         self.tasks = {task.head: task for task in model.tasks}
         self._scores = model.scores
@@ -80,17 +81,17 @@ class OnnxModel:
         return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
 
     def reader_of(self, task: Task) -> Reader:
-        """How the rows of a task become token ids."""
+        """The reader that converts the rows of a task to token ids."""
         if task.head in self._side_by_side:
             return replace(self.reader, input_format="side-by-side")
         return self.reader
 
     def _graph_of(self, texts: int) -> _Graph:
-        """The graph that reads rows of so many texts; raises UserError if there is none."""
+        """The graph for tasks with this number of text columns; raises UserError if there is none."""
         key = texts if self.reader.input_format == "separate" else None
         if key not in self._graphs:
             problem = f"has no graph for tasks of {texts} text{'s' * (texts > 1)}"
-            raise UserError(f"{self._directory / EXPORT} {problem}", hint=AGAIN)
+            raise UserError(f"{self._directory / EXPORT} {problem}", hint=EXPORT_AGAIN)
         return self._graphs[key]
 
     def logits(self, task: Task, encoded: Encoded, batch: int = 64) -> np.ndarray:
@@ -129,7 +130,7 @@ class OnnxModel:
         """Predict the labels of rows.
 
         Args:
-            task: may be None if there is only one.
+            task: the name of a task; None = the export's only task.
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts; a
                 DataFrame, pyarrow.Table or mapping of columns.
             batch: rows per forward pass.
@@ -138,15 +139,15 @@ class OnnxModel:
             One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`.
 
         Raises:
-            UserError: no such task, a column is missing, or a value is not text. Missing values of a
-                DataFrame or Series are empty texts, as in a CSV file, with a warning.
+            UserError: there is no such task, a column is missing, or a value is not text. Missing values of a
+                DataFrame or Series are read as empty texts, as in a CSV file, with a warning.
         """
         known_task = self.task(task)
         found = rows_to_predict(known_task, rows)
         return [] if found is None else self.predict_rows(known_task, found, batch)
 
     def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
-        """`predict` for rows that were read already."""
+        """Like `predict`, for rows that have been read already."""
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
         logits = self.logits(task, encoded, batch)
@@ -156,7 +157,7 @@ class OnnxModel:
 
 
 def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:
-    """Everything that a graph may read, by name: (B, L) int64 arrays."""
+    """All possible inputs of a graph, by name: (B, L) int64 arrays."""
     if input_format == "separate":
         return {
             f"{name}_{number}": array.astype(np.int64)
@@ -185,17 +186,17 @@ def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, head
     """
     if not task.type.has_threshold(task):
         return None
-    names = heads.get(task.head, task).name, task.head  # an export may know the head by another task's name
+    names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
     thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
     return next((value for value in thresholds if value is not None), None)
 
 
 class SavedTokeniser:
-    """What `Tokeniser` needs of a fast transformers tokeniser, read without transformers.
+    """The parts of a fast transformers tokeniser that `Tokeniser` needs, read without transformers.
 
     Args:
-        place: the directory of tokenizer.json.
-        names: `described_tokeniser` of the tokeniser that was saved there.
+        directory: the directory that contains tokenizer.json.
+        names: the result of `tokeniser_names` for the tokeniser that was saved there.
     """
 
     is_fast = True
@@ -216,22 +217,22 @@ class SavedTokeniser:
         return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
 
 
-def described_tokeniser(tokeniser: Tokeniser) -> dict[str, Any]:
-    """What `SavedTokeniser` must know besides tokenizer.json."""
+def tokeniser_names(tokeniser: Tokeniser) -> dict[str, Any]:
+    """The special tokens and model inputs, which `SavedTokeniser` needs besides tokenizer.json."""
     hf = tokeniser.hf
     names = {kind: str(getattr(hf, f"{kind}_token")) for kind in ("pad", "unk", "mask")}
     return {**names, "inputs": list(hf.model_input_names)}
 
 
 class _Graph:
-    """A graph of an export.
+    """An ONNX graph of an export.
 
     Args:
-        file: the graph, beside the file of its weights.
+        file: the file of the graph; the file of its weights is beside it.
         threads: threads per prediction; 0 = all cores.
 
     Raises:
-        UserError: it is damaged or reads inputs that are not known, or onnxruntime is not installed.
+        UserError: the graph is damaged, or onnxruntime is not installed.
     """
 
     def __init__(self, file: Path, threads: int):
@@ -253,25 +254,32 @@ class _Graph:
         shapes = {value.name: value.shape for value in self._session.get_outputs()}
         shape, expected = shapes.get(LOGITS + task.head), task.type.n_outputs(task)
         if shape is None:
-            raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=AGAIN)
+            raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=EXPORT_AGAIN)
         fixed = len(shape) > 1 and isinstance(shape[1], int) and not task.map
         if fixed and shape[1] != expected:
             problem = (
                 f"has {counted(shape[1], 'output')} for the head {task.head!r}, but its task needs {expected}"
             )
-            raise UserError(f"{self._file} {problem}", hint=AGAIN)
+            raise UserError(f"{self._file} {problem}", hint=EXPORT_AGAIN)
 
     def run(self, output: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """One output, from those of the inputs that the graph reads."""
+        """Compute one output of the graph.
+
+        Args:
+            arrays: input name -> values; inputs that the graph does not read are ignored.
+
+        Raises:
+            UserError: the graph reads another input, or the output is not finite.
+        """
         if unknown_inputs := [name for name in self._inputs if name not in arrays]:
             raise UserError(
-                f"{self._file} reads the input {unknown_inputs[0]!r}, which is unknown", hint=AGAIN
+                f"{self._file} reads the input {unknown_inputs[0]!r}, which is unknown", hint=EXPORT_AGAIN
             )
         with self._errors():
             values: np.ndarray = self._session.run([output], {name: arrays[name] for name in self._inputs})[0]
         if not np.isfinite(values).all():
             raise UserError(
-                f"{self._file} gives logits that are not finite: its weights are damaged", hint=AGAIN
+                f"{self._file} gives logits that are not finite: its weights are damaged", hint=EXPORT_AGAIN
             )
         return values
 
@@ -283,4 +291,4 @@ class _Graph:
         except Exception as error:
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
-            raise UserError(f"{self._file} cannot be run: {reason_of(error)}", hint=AGAIN) from error
+            raise UserError(f"{self._file} cannot be run: {reason_of(error)}", hint=EXPORT_AGAIN) from error

@@ -26,8 +26,8 @@ class Selection(Record):
         activation_selection: which activations are kept: the largest of each vector (`magnitude`), or the
             same ones in all vectors (`uniform`, `random`).
         scored: (layer, layer whose attention ranks its tokens) pairs, for rules that use attention.
-        seed: what `random` draws the activations from (`train.seed`); None for the other rules, and in stores
-            of format 3, which all have the same activations.
+        seed: the seed of `random` (`train.seed`); None for the other rules, and in stores of format 3, which
+            all keep the same activations.
     """
 
     tokens: Size | None = None
@@ -43,7 +43,7 @@ class Selection(Record):
         return self.tokens is not None and self.token_selection != "left"
 
     @property
-    def without_ends(self) -> bool:
+    def excludes_sep(self) -> bool:
         """True if [SEP] is never kept."""
         return self.ranked and self.token_selection != "att"
 
@@ -59,10 +59,10 @@ class Selection(Record):
             tokens = self.tokens is None or (self.token_selection == "left" and other.tokens <= self.tokens)
         else:
             ranks = dict(self.scored)
-            alike = self.token_selection == other.token_selection and all(
-                ranks.get(layer) == of for layer, of in other.scored
+            same_ranking = self.token_selection == other.token_selection and all(
+                ranks.get(layer) == ranked_by for layer, ranked_by in other.scored
             )
-            tokens = self.ranked and alike and self.tokens is not None and other.tokens <= self.tokens
+            tokens = self.ranked and same_ranking and self.tokens is not None and other.tokens <= self.tokens
         same_rule = (self.activation_selection, self.seed) == (other.activation_selection, other.seed)
         narrower = (
             other.width <= self.width
@@ -81,7 +81,7 @@ class Selection(Record):
             raise UserError(
                 "two terms keep different parts of the teacher's hidden states: "
                 f"{self.describe()}, and {other.describe()}",
-                hint="set tokens, token_selection, width and activation_selection alike in both terms",
+                hint="use the same tokens, token_selection, width and activation_selection in both terms",
             )
         return replace(self, scored=tuple(sorted({*self.scored, *other.scored})))
 

@@ -1,4 +1,4 @@
-"""Validation of settings: one clear error that names the key, its value and what is allowed."""
+"""Validation of settings: the error names the key, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.records import in_words
 
 _UNION_PARTS = ("bool", "float", "str", "int", "constrained-int", "constrained-float")
-_USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
+_USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # name in other libraries -> name here
 _REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
-_NOT_SET = ("name", "summary", "source")
+_DESCRIPTIONS = ("name", "summary", "source")  # keys of a recipe that are not settings
 
 
 def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _REFERENCE) -> Any:
     """Build settings from plain values.
 
     Args:
-        reference: where all keys are described, the hint for an unknown one.
+        reference: the hint for an unknown key, which says where all keys are listed.
 
     Raises:
         UserError: a key or value is invalid; the message names the first such key, its value and what is
@@ -68,8 +68,8 @@ def _explain(
     if first_error["type"] in ("value_error", "assertion_error") or "error" in first_error.get("ctx", {}):
         expected = str(first_error["ctx"].get("error", first_error["msg"]))
     else:
-        where_in_words = [name for name in path if not name.isdigit()]
-        expected = _expected(model, values, where_in_words) or in_words(first_error)
+        names = [name for name in path if not name.isdigit()]
+        expected = _expected(model, values, names) or in_words(first_error)
         if first_error["type"] == "model_type":  # pydantic names the class
             example = f", such as {key}.weight" if path[0] == "terms" else ""
             expected = f"a table of settings{example}"
@@ -81,19 +81,20 @@ def _explain(
 def _unknown_setting(
     model: type[BaseModel], values: Mapping[str, Any], path: list[str], value: Any, reference: str
 ) -> UserError:
-    """The error for a setting that does not exist, with the most similar ones that do.
+    """The error for a setting that does not exist, with similar ones that do.
 
     Args:
-        path: the parts of the key; `value`: what it was set to.
-        reference: where all keys are described.
+        path: the parts of the key.
+        value: the value that it was set to.
+        reference: see `validate`.
     """
     key, section = ".".join(path), ".".join(path[:-1])
     usual = _USUAL_NAMES.get(path[-1], path[-1])
     if path[0] == "terms" and len(path) == 3:
         fields = _term_model(values, path[1]).model_fields
         return unknown("setting", key, [f"{section}.{field}" for field in fields])
-    known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
-    if whole_key := _with_known_end(path, value, known_names):
+    known_names = [name for name in _keys(model, values) if name not in _DESCRIPTIONS]
+    if whole_key := _misspelt_table(path, value, known_names):
         key, nearest = whole_key
         section = nearest.rpartition(".")[0]
         siblings = [name for name in known_names if name.rpartition(".")[0] == section]
@@ -105,14 +106,14 @@ def _unknown_setting(
 
 
 def _term_model(values: Mapping[str, Any], name: str) -> type[BaseModel]:
-    """The settings class of a term's loss; that of all terms if it names none."""
+    """The settings class of a term's loss; the base class if the term names no loss."""
     return find_settings(values["terms"][name]) or TermSettings
 
 
-def _with_known_end(path: list[str], value: Any, known_names: list[str]) -> tuple[str, str] | None:
-    """The key of a setting in an unknown table, and the most similar known one; None if nothing is similar.
+def _misspelt_table(path: list[str], value: Any, known_names: list[str]) -> tuple[str, str] | None:
+    """The full key of a setting in an unknown table, and the most similar known key; None if none is similar.
 
-    For `trian.epochs` the error is at `trian`, but what follows tells which table is meant.
+    For `trian.epochs`, pydantic reports only `trian`, but `epochs` tells which table is meant.
     """
     end: list[str] = []
     while isinstance(value, Mapping) and value:
@@ -127,7 +128,7 @@ def _with_known_end(path: list[str], value: Any, known_names: list[str]) -> tupl
 
 
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
-    """What the setting at a location may be, in words; None if it is inside a table without a fixed form."""
+    """The allowed values of the setting at a location, in words; None inside a table without fixed keys."""
     *path, last = where
     settings_model: Any = model
     table: Any = values
@@ -152,7 +153,7 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
 
 
 def _without_none(annotation: Any) -> Any:
-    """The settings model of a table that may be missing; any other annotation as it is."""
+    """The settings model in an annotation such as `Model | None`; any other annotation unchanged."""
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
     return next(filter(_is_model, options), annotation)
 

@@ -31,8 +31,8 @@ class TeacherSettings(Strict):
 
     Attributes:
         precision: "bf16" runs the teacher under autocast; "auto" as for `train.precision`.
-        cache_logits: whether to compute the teacher's logits once and keep them; those of several teachers
-            always are.
+        cache_logits: whether to compute the teacher's logits once and keep them; the logits of several
+            teachers are always kept.
         average: what is averaged if a task has several teachers: their `probabilities` (the student learns
             the logarithm of the mean), or their `logits`.
     """

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
-LARGEST = 10**9  # of all other numbers
+LARGEST = 10**9  # the limit of all numbers except seeds
 
 
-class _OneError(ModelMetaclass):
-    """Makes an invalid value in a call, `TrainSettings(lr="x")`, a UserError; pydantic's own calls stay as
-    they are.
+class _RaisesUserError(ModelMetaclass):
+    """Turns the ValidationError of a call such as `TrainSettings(lr="x")` into a UserError.
+
+    Errors of pydantic's own methods, such as `model_validate`, are not changed.
     """
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
@@ -34,10 +35,11 @@ class _OneError(ModelMetaclass):
             raise explained(error, cls.__name__) from error
 
 
-class Strict(BaseModel, metaclass=_OneError):
-    """Base class of all settings: an unknown key is an error, and a number that is not finite or huge.
+class Strict(BaseModel, metaclass=_RaisesUserError):
+    """Base class of all settings.
 
-    So is a truth value or a number where another kind of number is expected.
+    It rejects unknown keys, numbers that are not finite or exceed 10^9 (for seeds, 2^53), and numbers or
+    booleans of the wrong type, such as 1.5 or true for an integer.
     """
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
@@ -50,7 +52,7 @@ class Strict(BaseModel, metaclass=_OneError):
         limit = LARGEST_SEED if info.field_name in ("seed", "seeds") else LARGEST
         kinds = _kinds_of_field(cls, info.field_name or "")
         for number in _numbers(value):
-            if not kinds & _FITTING[type(number)]:
+            if not kinds & _ACCEPTED_BY[type(number)]:
                 words = [text for kind, text in _WORDS.items() if kind in kinds]
                 raise PydanticCustomError("other_number", " or ".join(words) or "no number")  # type: ignore[arg-type]
             if not abs(number) <= limit:
@@ -58,8 +60,10 @@ class Strict(BaseModel, metaclass=_OneError):
         return value
 
 
+# Type -> its name in messages.
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-_FITTING: dict[type, set[Any]] = {bool: {bool, Any}, int: {int, float, Any}, float: {float, Any}}
+# Type of a number -> the annotations of settings that accept it.
+_ACCEPTED_BY: dict[type, set[Any]] = {bool: {bool, Any}, int: {int, float, Any}, float: {float, Any}}
 
 
 @functools.cache
@@ -68,7 +72,7 @@ def _kinds_of_field(model: type[BaseModel], name: str) -> frozenset[Any]:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The classes in a type hint; Any if it is not of numbers, texts and lists alone."""
+    """The scalar types in a type hint, such as int or str; `Any` in place of all others."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         yield from map(type, arguments)
@@ -80,7 +84,7 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 def _numbers(value: Any) -> Iterator[bool | int | float]:
-    """The numbers and truth values in a value and in its lists."""
+    """The numbers and booleans in a value and in its lists, as plain Python objects."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _numbers(item)

@@ -1,4 +1,4 @@
-"""Trial runs: a command does a few batches of each kind of work, to estimate how long all of it takes."""
+"""Trial runs: a command processes a few batches of each kind, to estimate how long the whole work takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-STEPS = 8  # optimiser steps that are timed, after one that is not
-BATCHES = 2  # batches that are timed where a model only reads rows
+STEPS = 8  # timed optimiser steps, after one that is not timed
+BATCHES = 2  # timed batches where a model only runs forward passes
 
 
 @dataclass
@@ -26,13 +26,13 @@ _current: ContextVar[Trial | None] = ContextVar("trial", default=None)
 
 
 def current_trial() -> Trial | None:
-    """The trial run that is under way; None outside of one."""
+    """The current trial run; None outside of one."""
     return _current.get()
 
 
 @contextmanager
 def trial_run() -> Iterator[Trial]:
-    """Everything inside the `with` block is a trial run; what it trains is of no use."""
+    """Run the `with` block as a trial run; models trained in it are not usable."""
     trial = Trial()
     token = _current.set(trial)
     try:

@@ -12,11 +12,9 @@ from tasks.common.errors import UserError
 from tasks.common.records import Seed
 from tasks.tokens.sampler import Mixing
 
-AUTO_STEPS, AUTO_EPOCHS = (
-    1000,
-    (3, 20),
-)  # epochs = "auto": the steps to aim at, and the fewest and most epochs
-FEW_ROWS = 2000  # a task with fewer labelled rows has "few"
+AUTO_STEPS = 1000  # epochs = "auto": the number of steps to aim for
+AUTO_EPOCHS = (3, 20)  # the minimum and maximum number of epochs for it
+FEW_ROWS = 2000  # a task with fewer labelled rows has few labels
 DISTILL_LR = 2e-4  # lr = "auto" in `mtkd distill`, except with few labels and heads from a linear probe
 Precision = Literal["fp32", "bf16", "auto"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -72,8 +70,8 @@ class TrainSettings(Strict):
         warmup: the length of the warm-up, in which the learning rate rises linearly: a fraction of all steps
             if below 1, otherwise a number of steps.
         max_grad_norm: the maximum gradient norm; None = no clipping.
-        precision: "bf16" runs the trained model under autocast; "auto" does so if the device can multiply in
-            bf16. The scores at the end of a run are computed in fp32.
+        precision: "bf16" runs the trained model under autocast; "auto" does so if the device has native bf16
+            support. The scores at the end of a run are computed in fp32.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
             n at first and n**0.2 at the end (`annealed`).

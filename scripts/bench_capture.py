@@ -1,6 +1,7 @@
 """Benchmark the cost of capturing a teacher's internals: forward passes that return vectors or scores.
 
-The model is a BERT-base sized encoder with random weights, run without gradients. One process alternates:
+The model is an encoder of the size of BERT-base with random weights, run without gradients. One process
+alternates between these forward passes:
 
 - plain: transformers' BertModel with SDPA, capturing nothing; the reference;
 - vectors: mtkd, with the queries, keys, values and context vectors of all 12 layers, and the pooled vector;
@@ -8,9 +9,9 @@ The model is a BERT-base sized encoder with random weights, run without gradient
 - scores: mtkd, with the attention scores of all 12 layers, and the pooled vector;
 - one layer: mtkd, with the queries, keys and values of layer 6 only; higher layers are not run.
 
-After each pass, glibc's allocator returns large blocks to the kernel, which has to clear them again for the
-next pass. The script therefore restarts itself with an allocator setting that keeps the memory;
---allocator default leaves glibc unchanged.
+After each pass, glibc's allocator returns large blocks to the kernel, which has to clear them for the next
+pass. The script therefore restarts itself with an allocator setting that keeps the memory. `--allocator
+default` does not change the setting.
 
     python scripts/bench_capture.py
     python scripts/bench_capture.py --lengths real --allocator default
@@ -18,15 +19,14 @@ next pass. The script therefore restarts itself with an allocator setting that k
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 import torch
+from measuring import restart_keeping_memory
 from torch import Tensor
 from transformers import BertConfig, BertModel
 from transformers.utils import logging
@@ -36,8 +36,6 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
 from tasks.tokens.batching import ModelInputs, Tokens
 
-KEPT = str(1 << 32)
-ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 HF = BertConfig().to_dict()  # 12 layers, 768 wide, a vocabulary of 30522
 ALL = frozenset(range(1, 13))
 NAMES = ("vectors", "eager", "scores", "one layer")
@@ -65,8 +63,8 @@ def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Toke
     return tokens
 
 
-def ways() -> dict[str, Forward]:
-    """The forward passes by name, all with equal weights; mtkd's modules are separate from the others."""
+def forward_passes() -> dict[str, Forward]:
+    """Name -> forward pass. All have equal weights, in separate modules of mtkd and transformers."""
     encoder = TransformerEncoder(TransformerConfig(hf=HF)).eval()
     weights = encoder.body.state_dict()
 
@@ -107,7 +105,7 @@ def check(forwards: dict[str, Forward], tokens: Tokens) -> None:
 def compare(kind: str, rows: int, longest: int, rounds: int, batches: int, only: tuple[str, ...]) -> None:
     """Time all forward passes in alternating order and print the median ratio to the plain one."""
     torch.manual_seed(0)
-    forwards, drawn = ways(), batches_of(kind, rows, longest, batches)
+    forwards, drawn = forward_passes(), batches_of(kind, rows, longest, batches)
     check(forwards, drawn[0])
     seconds: dict[str, list[float]] = {name: [] for name in ("plain", *(only or NAMES))}
     for number in range(rounds + 1):  # the first round warms up
@@ -147,9 +145,8 @@ def main(
     allocator: str,
 ) -> None:
     """Print milliseconds and ratios."""
-    if allocator == "kept" and os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
-        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+    if allocator == "kept":
+        restart_keeping_memory()
     logging.set_verbosity_error()
     for kind in ("full", "real") if lengths == "both" else (lengths,):
         compare(kind, rows, longest, rounds, batches, only)

@@ -37,8 +37,8 @@ from tasks.task_names import resolve
 from tasks.tokens.batching import Batch, ModelInputs, Tokens
 from tasks.tokens.tokeniser import Tokeniser
 
-# Dense TFLOP/s for the first name that the device's name contains. They were not looked up: --peak-tflops
-# replaces them.
+# Dense TFLOP/s by the start of a device's name; the first match counts. The values are not verified against
+# data sheets: --peak-tflops replaces them.
 PEAKS = {
     "H200": {"bf16": 989.5, "fp32": 67.0},
     "H100 PCIe": {"bf16": 756.0, "fp32": 51.0},
@@ -108,14 +108,14 @@ def teacher_pass(model: MultiTaskModel, batch: Batch, bf16: bool, compiled: bool
     return lambda: teacher.outputs(TASK, batch)
 
 
-def seconds_of(way: Callable[[], object], device: torch.device, rounds: int) -> float:
+def seconds_of(work: Callable[[], object], device: torch.device, rounds: int) -> float:
     """The median time of a call, after two calls to warm up."""
     seconds = []
     for _ in range(rounds + 2):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         started = time.perf_counter()
-        way()
+        work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - started)
@@ -148,9 +148,9 @@ def main(
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     print(f"{name}, rows of {length} tokens, {rounds} rounds")
     compiles = {"off": [False], "on": [True], "both": [False, True]}[compiling]
-    ways = (("student step", student, training_step, 3), ("teacher forward", teacher, teacher_pass, 1))
+    workloads = (("student step", student, training_step, 3), ("teacher forward", teacher, teacher_pass, 1))
     for (title, shape, make, passes), precision, compiled in itertools.product(
-        ways, ("fp32", "bf16"), compiles
+        workloads, ("fp32", "bf16"), compiles
     ):
         for rows in batches:
             torch.manual_seed(0)

@@ -1,8 +1,7 @@
-"""Benchmark mtkd's dropout, attention with it, and linear layers against torch's on a CPU.
+"""Benchmark mtkd's dropout, attention with dropout, and linear layers against those of torch on a CPU.
 
-Timed are the forward and the backward pass, of linear layers also the forward pass alone.
-
-Both run in turn; printed are their median times and the median of their ratios with its quartiles.
+Forward and backward passes are timed together, and for linear layers the forward pass is also timed alone.
+Both libraries run in alternation. The script prints median times, and the median and quartiles of the ratios.
 """
 
 from __future__ import annotations

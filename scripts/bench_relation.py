@@ -11,25 +11,21 @@ time of the naive version, so the script restarts itself with a setting that kee
 from __future__ import annotations
 
 import multiprocessing
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import click
 import torch
-from measuring import extra_memory
+from measuring import extra_memory, restart_keeping_memory
 from torch import Tensor
 
 from mtkd.losses.relations import relation_kl
 
 RELATION_HEADS, WIDTH_S, WIDTH_T, RELATIONS = 48, 384, 768, 3
-KEPT = str(1 << 32)
-ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 
-Form = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
+RelationLoss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
 def naive(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, relation_heads: int) -> Tensor:
@@ -62,12 +58,12 @@ def operands(counts: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
     return student, teacher, torch.arange(longest) < counts.unsqueeze(1)
 
 
-def step(form: Form, student: list[Tensor], teacher: list[Tensor], mask: Tensor) -> float:
+def step(loss_function: RelationLoss, student: list[Tensor], teacher: list[Tensor], mask: Tensor) -> float:
     """Run forward and backward; returns the loss."""
     for x in student:
         x.grad = None
     loss = torch.stack(
-        [form(s, s, t, t, mask, RELATION_HEADS) for s, t in zip(student, teacher, strict=True)]
+        [loss_function(s, s, t, t, mask, RELATION_HEADS) for s, t in zip(student, teacher, strict=True)]
     ).sum()
     loss.backward()
     return loss.item()
@@ -78,14 +74,14 @@ def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> No
     torch.manual_seed(0)
     drawn = [lengths(kind, rows, longest) for _ in range(batches)]
     inputs = [operands(counts) for counts in drawn]
-    seconds: dict[Form, list[float]] = {naive: [], relation_kl: []}
+    seconds: dict[RelationLoss, list[float]] = {naive: [], relation_kl: []}
     for number in range(rounds + 1):  # the first round warms up
-        for form, times in seconds.items():
+        for loss_function, times in seconds.items():
             started = time.perf_counter()
-            losses = [step(form, *batch) for batch in inputs]
+            losses = [step(loss_function, *batch) for batch in inputs]
             if number:
                 times.append((time.perf_counter() - started) / batches)
-            elif form is naive:
+            elif loss_function is naive:
                 expected = losses
             elif not torch.allclose(torch.tensor(losses), torch.tensor(expected), rtol=1e-4):
                 raise AssertionError(f"the losses differ: {losses} and {expected}")
@@ -101,10 +97,10 @@ def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> No
 
 def memory_of_step(name: str, rows: int, longest: int) -> float:
     """Peak memory of one step in megabytes, in addition to the operands; run in a new process."""
-    form: Form = {"naive": naive, "mtkd": relation_kl}[name]
-    step(form, *operands(torch.full((2,), 8)))  # torch loads libraries on the first call
+    loss_function: RelationLoss = {"naive": naive, "mtkd": relation_kl}[name]
+    step(loss_function, *operands(torch.full((2,), 8)))  # torch loads libraries on the first call
     inputs = operands(torch.full((rows,), longest))
-    return extra_memory(lambda: step(form, *inputs))
+    return extra_memory(lambda: step(loss_function, *inputs))
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
@@ -123,7 +119,5 @@ def main(rows: int, longest: int, rounds: int, batches: int) -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
-        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+    restart_keeping_memory()
     main()

@@ -3,7 +3,7 @@
     python scripts/bench_replacement.py --data ../shared/data
     python scripts/bench_replacement.py --data ../shared/data --tagger spacy:en_core_web_sm
 
-Without --tagger, the tag of a word is its last letter, which takes no time to compute.
+Without --tagger, the tag of a word is its last letter, so that tagging costs almost nothing.
 """
 
 from __future__ import annotations

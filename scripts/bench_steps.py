@@ -1,8 +1,8 @@
-"""Rows per second and core of each step, and from them the cost of a billion rows.
+"""Measure the rows per second and core of each step, and the cost of a billion rows.
 
 Each command runs twice in one thread, with few rows and with many. The difference of their processor times,
-child processes included, belongs to the difference in rows, so the time to start up does not count. A teacher
-from the default encoder and a student of three layers are trained for a few steps first.
+including child processes, is divided by the difference in rows, so start-up time is not counted. First, a
+teacher from the default encoder and a student of three layers are trained for a few steps.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def processor_seconds(home: Path, *words: str) -> float:
 
 
 def read_column(file: Path, column: str) -> list[str]:
+    """The texts of a column of a parquet file."""
     return list(pq.read_table(file, columns=[column])[column].to_pylist())
 
 
 def steps(data: Path) -> dict[str, tuple[int, int, str]]:
-    """Name -> few rows, many rows, and the command for a number of rows."""
+    """Step -> a small and a large number of rows, and the command, with placeholders for the number."""
     sst2 = f"--data {data} --tasks sst2"
     copies = f"{sst2} --limit {{twentieth}} --copies 20"
     predict = "--task sst2 --in rows-{rows}.jsonl"

@@ -1,4 +1,4 @@
-"""Benchmark the knowledge store against running the teacher; the teacher is a random BERT-base.
+"""Benchmark the knowledge store against running the teacher, a BERT-base with random weights.
 
 - train: training steps of the 4x312 and ROSITA6 students with batches of 16, with the teacher in memory and
   from the store at equal loss and padding, and with everything combined (store, batches grouped by length,
@@ -26,7 +26,7 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from benchmark_report import report
+from measuring import report
 
 from mtkd.jobs.distillation import prepare as planning
 from mtkd.jobs.distillation.validated_run import validate_run
@@ -63,9 +63,9 @@ BERT_BASE = {
     "num_attention_heads": 12,
     "intermediate_size": 3072,
 }
-PART = {"terms.hidden.depth": 1, "terms.hidden.tokens": 9, "terms.hidden.width": 0.1}
+SELECTED_PART = {"terms.hidden.depth": 1, "terms.hidden.tokens": 9, "terms.hidden.width": 0.1}
 TORCH_LAYERS = "online, all hidden states, padded to 128, torch's layers"
-ALL = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.width": 1.0}
+ALL_STATES = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.width": 1.0}
 
 
 def save_teacher(directory: Path) -> None:
@@ -77,7 +77,8 @@ def save_teacher(directory: Path) -> None:
 
 
 def request(data: str, teacher: Path, recipe: str, rows: int) -> StoreRequest:
-    return StoreRequest(recipe, data, TASKS, str(teacher), dict(PART), limit=rows, batch=16)
+    """The request for a store with the selected part of the hidden states."""
+    return StoreRequest(recipe, data, TASKS, str(teacher), dict(SELECTED_PART), limit=rows, batch=16)
 
 
 def make_trainer(
@@ -93,20 +94,20 @@ def make_trainer(
 ) -> Trainer:
     """Build a trainer for the first stage of a recipe; `store=None` means the teacher is in memory."""
     fixed = {"train.batch_size": 16, "train.warmup": 0.0, "student.transformer.dropout": dropout}
-    sets = {**PART, **fixed, **changes}
+    sets = {**SELECTED_PART, **fixed, **changes}
     settings = load_settings(recipe, "distill", sets)
     tasks = trainable_tasks(TASKS)
     rows_of = load_training_data(Request(data, TASKS, directory, rows, 8), tasks)
-    checked = validate_run(settings, str(teacher), tasks, store)
+    validated = validate_run(settings, str(teacher), tasks, store)
 
     def importance(model: MultiTaskModel) -> Any:
-        some = {
+        sample = {
             p.task.name: Encoded.encode(p.train, model.tokeniser).take(np.arange(8)) for p in rows_of.parts
         }
-        return measure_importance(model, rows_of.tasks, some, batch_size=8)
+        return measure_importance(model, rows_of.tasks, sample, batch_size=8)
 
-    planned = planning.prepare_run(checked, importance=importance)
-    stage, objective = checked.stages[0]
+    prepared_run = planning.prepare_run(validated, importance=importance)
+    stage, objective = validated.stages[0]
     if store:
         manifest = read_store_manifest(store)
         stored_rows = {
@@ -114,15 +115,15 @@ def make_trainer(
         }
         source: Any = StoredTeacher(store, manifest, objective.teacher_need, stored_rows)
     else:
-        source = OnlineTeacher(planned.teachers[0].model, objective.teacher_need)
-    reader = planned.student.reader
+        source = OnlineTeacher(prepared_run.teachers[0].model, objective.teacher_need)
+    reader = prepared_run.student.reader
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in rows_of.parts}
     collate = Collator(reader, reader, pad_to=128 if pad else None)
     train = stage.train.model_copy(update={"group_by_length": not pad})
     batch_source = TaskBatches(rows_of.tasks, encoded, collate, train)
     trainer = Trainer(
         make_accelerator(),
-        planned.student,
+        prepared_run.student,
         objective,
         batch_source,
         train,
@@ -155,14 +156,15 @@ def steps(trainer: Trainer, count: int | None, number: int) -> float:
 
 
 def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -> None:
+    """Compare training steps with the teacher in memory and from the store."""
     teacher = home / "teacher"
     for recipe in ("hsk-tinybert-4", "hsk-rosita-6"):
         store = home / recipe
         build_store(request(data, teacher, recipe, rows), store, "bench")
         variants: dict[str, tuple[Trainer, int | None]] = {}
         for name, at, pad, changes, count in (
-            (TORCH_LAYERS, None, True, ALL, 3),
-            ("online, all hidden states, padded to 128", None, True, ALL, 3),
+            (TORCH_LAYERS, None, True, ALL_STATES, 3),
+            ("online, all hidden states, padded to 128", None, True, ALL_STATES, 3),
             ("online, selected part, padded to 128", None, True, {}, 3),
             ("store, selected part, padded to 128", store, True, {}, 12),
             ("store, grouped by length", store, False, {}, None),
@@ -188,11 +190,12 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
 
 
 def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
+    """Compare building a store with only the teacher's forward pass."""
     prepared = prepare_store(request(data, home / "teacher", "hsk-tinybert-4", rows))
     job = prepared.job
     accelerator = make_accelerator()
     collate = Collator(job.teacher.reader)
-    bare: list[float] = []
+    fp32_rates: list[float] = []
     for precision in ("fp32", "bf16"):
         built, plain = [], []
         for number in range(rounds):
@@ -208,14 +211,15 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
                         batch = collate(encoded, numbers)
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))
-        bare = bare or plain
+        fp32_rates = fp32_rates or plain
         print(f"build in {precision}: {rows} rows per task")
         report("forward pass only", "forward pass only", plain, plain, "rows/s")
         report("store build", "forward pass only", built, plain, "rows/s")
-        report("store build", "forward pass only, fp32", built, bare, "rows/s")
+        report("store build", "forward pass only, fp32", built, fp32_rates, "rows/s")
 
 
 def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
+    """Measure the seconds from starting the command to the first training step."""
     store = home / "hsk-tinybert-4"
     if not store.exists():
         build_store(request(data, home / "teacher", "hsk-tinybert-4", rows), store, "bench")

@@ -20,7 +20,7 @@ import click
 import numpy as np
 import psutil
 import torch
-from benchmark_report import report
+from measuring import report
 
 from mtkd.knowledge_store.contents import Contents
 from mtkd.knowledge_store.shard_files import plan_shards
@@ -44,18 +44,19 @@ def synthetic(directory: Path, shape: tuple[int, int, float], rows: int) -> Stor
     contents = Contents.of(need, "fp16", EncoderSpec("bert", 12, 768, 768, 12, 768, OutputSpec()), 128)
     random = np.random.default_rng(0)
     kept_tokens = np.minimum(random.integers(6, 58, rows), tokens)
-    units = selection.n_kept_activations(768)
-    shards = plan_shards("rte", rows, None, tokens * depth * (2 * units + 97))
+    n_kept = selection.n_kept_activations(768)
+    shards = plan_shards("rte", rows, None, tokens * depth * (2 * n_kept + 97))
     output = ShardedOutput(directory, "bench", shards, SafetensorsFormat())
     for shard in shards:
         n = int(kept_tokens[shard.rows].sum())
+        values = random.standard_normal((n, depth, n_kept))
         bits = np.zeros((n, depth, 768), bool)
-        bits[..., :units] = True
+        bits[..., :n_kept] = True
         tensors = {
             "logits": torch.zeros(len(shard.rows), 2),
             "kept": torch.from_numpy(kept_tokens[shard.rows].astype(np.int32)),
             "selected.positions": torch.from_numpy(random.integers(0, 60, (n, depth)).astype(np.uint8)),
-            "selected.values": torch.from_numpy(random.standard_normal((n, depth, units)).astype(np.float16)),
+            "selected.values": torch.from_numpy(values.astype(np.float16)),
             "selected.activations": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
             "tokens": torch.zeros(len(shard.rows), dtype=torch.int32),
         }
@@ -73,7 +74,8 @@ def positions_of(manifest: StoreManifest, rows: int) -> np.ndarray:
     return positions
 
 
-def rows_a_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) -> float:
+def rows_per_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) -> float:
+    """The speed of a function that reads batches of rows."""
     started = time.perf_counter()
     for indices in draws:
         read(indices)
@@ -93,8 +95,8 @@ def bench_warm(directory: Path, manifest: StoreManifest, draws: list[np.ndarray]
     some = draws[: max(200, len(draws) // 20)]
     warm: dict[str, list[float]] = {"store": [], "datasets, numpy format": []}
     for _ in range(rounds):
-        warm["store"].append(rows_a_second(partial(source.read, "rte"), draws))
-        warm["datasets, numpy format"].append(rows_a_second(partial(_of_table, table, positions), some))
+        warm["store"].append(rows_per_second(partial(source.read, "rte"), draws))
+        warm["datasets, numpy format"].append(rows_per_second(partial(_read_table, table, positions), some))
     for who, rates in warm.items():
         report(f"warm, {who}", "datasets", rates, warm["datasets, numpy format"], "rows/s")
 
@@ -107,7 +109,7 @@ def bench_cold(directory: Path, manifest: StoreManifest, draws: list[np.ndarray]
     before = psutil.Process().memory_info().rss / 1e6
     cold: dict[str, list[float]] = {"store": [], "memory map at random": []}
     for number in range(rounds):
-        _forget([directory / shard.file for shard in manifest.shards])
+        _drop_from_page_cache([directory / shard.file for shard in manifest.shards])
         new_source = StoredTeacher(
             directory, manifest, manifest.contents.offers, {"rte": positions_of(manifest, rows)}
         )
@@ -116,7 +118,7 @@ def bench_cold(directory: Path, manifest: StoreManifest, draws: list[np.ndarray]
             new_source.read_ahead("rte", draws[min(n + AHEAD, len(draws) - 1)])
             new_source.read("rte", indices)
         cold["store"].append(size / 1e6 / (time.perf_counter() - started))
-        _forget([plain])
+        _drop_from_page_cache([plain])
         mapped = np.memmap(plain, np.uint8, "r", shape=(rows, width))
         picked = np.random.default_rng(number).integers(0, rows, (40, 32))
         started = time.perf_counter()
@@ -144,15 +146,15 @@ def _table(manifest: StoreManifest, directory: Path, datasets: Any) -> Any:
             for n, start in enumerate(shard.offsets["kept"][:-1]):
                 stop = min(start + max_tokens, len(shard.views["selected.values"]))
                 row = {"kept": int(shard.views["kept"][n]), "logits": shard.views["logits"][n]}
-                for name in ("positions", "values", "units"):
+                for name in ("positions", "values", "activations"):
                     part = shard.views[f"selected.{name}"][start:stop]
                     padded = np.zeros((max_tokens, *part.shape[1:]), part.dtype)
                     padded[: len(part)] = part
                     row[name] = padded.reshape(-1)
                 yield row
 
-    depth, units = len(manifest.contents.need.selected), selection.n_kept_activations(768)
-    sizes = {"positions": ("uint8", 1), "values": ("float16", units), "units": ("uint8", 96)}
+    depth, kept = len(manifest.contents.need.selected), selection.n_kept_activations(768)
+    sizes = {"positions": ("uint8", 1), "values": ("float16", kept), "activations": ("uint8", 96)}
     features = datasets.Features(
         {
             "kept": datasets.Value("int32"),
@@ -166,11 +168,11 @@ def _table(manifest: StoreManifest, directory: Path, datasets: Any) -> Any:
     return datasets.Dataset.from_generator(rows, features=features, cache_dir=cache).with_format("numpy")
 
 
-def _of_table(table: Any, positions: np.ndarray, indices: np.ndarray) -> dict[str, torch.Tensor]:
+def _read_table(table: Any, positions: np.ndarray, indices: np.ndarray) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(values) for name, values in table[positions[indices]].items()}
 
 
-def _forget(files: list[Path]) -> None:
+def _drop_from_page_cache(files: list[Path]) -> None:
     """Drop files from the page cache."""
     os.sync()
     for file in files:

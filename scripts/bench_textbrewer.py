@@ -28,10 +28,8 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
-import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,7 +40,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from measuring import extra_memory
+from measuring import extra_memory, restart_keeping_memory
 from textbrewer_runs import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
 from torch import Tensor
 
@@ -51,8 +49,6 @@ from mtkd.training.trainer import Trainer
 from tasks.data.plain_text import TEXT, TextFiles
 from tasks.tokens.encoding import Encoded
 
-KEPT = str(1 << 32)
-ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 Block = dict[str, Rows]  # the rows of one round, "in buckets" and "at random"
 
 
@@ -76,9 +72,10 @@ def open_texts(data: Path | None, sentences: bool, directory: Path) -> TextFiles
 def draw_blocks(
     trainer: Trainer, batch: int, steps: int, rounds: int, seed: int
 ) -> tuple[Encoded, list[Block]]:
-    """The rows of the source's first chunk, and the batches of each round, sampled evenly by length.
+    """The rows of the first chunk of texts, and the batches of each round, sampled evenly by length.
 
-    Otherwise short rounds would differ in length by chance. The random batches hold the same rows.
+    Without such sampling, short rounds would differ in length by chance. In each round, the random batches
+    have the same rows as the length buckets.
     """
     draws = list(islice(trainer.batches.source.epoch(0, 0, {}), 1920 // batch))
     drawn, pool = [draw.indices for draw in draws], draws[-1].rows
@@ -241,7 +238,5 @@ def main(
 
 
 if __name__ == "__main__":
-    if os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
-        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+    restart_keeping_memory()
     main()

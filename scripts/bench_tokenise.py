@@ -1,7 +1,9 @@
 """Benchmark mtkd's word-cached tokenisation of masked copies against the ordinary tokeniser calls.
 
 Every round times each method once on the same copies, starting with an empty word cache, and checks that the
-ids are equal. Run it as `python scripts/bench_tokenise.py --data ../shared/data`.
+ids are equal.
+
+    python scripts/bench_tokenise.py --data ../shared/data
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Benchmark training: batches grouped by length against padding to 128, and the loop against bare steps.
 
-The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) or is
-static (averaged token vectors), with random weights, and the objective is the labels. Two comparisons run in
+The rows are from RTE, MRPC, STS-B and SST-2. The model has the size of TinyBERT (4 layers, 312 wide) or is
+static (averaged token vectors), and has random weights. It is trained on labels. Two comparisons run in
 alternating rounds:
 
 1. the training loop with batches grouped by length, and the same loop with every sequence padded to 128;
-2. the training loop, and just forward, backward, clipping and optimiser step on prepared batches.
+2. the training loop, and bare steps: forward, backward, clipping and optimiser step on prepared batches.
 
     python scripts/bench_training.py --data ../shared/data
 """

@@ -1,4 +1,4 @@
-"""Joins the text pairs of several parquet files into one file without labels, for `--unlabelled TASK=FILE`.
+"""Join the text pairs of several parquet files into one file without labels, for `--unlabelled TASK=FILE`.
 
     python scripts/join_pairs.py OUT.parquet FILE... [--columns question1,question2]
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 
 def read_pairs(file: str, columns: list[str]) -> pa.Table:
-    """The texts of a file, with two columns of these names."""
+    """The texts of a file as two columns with these names."""
     texts = pq.read_table(file).columns[:2]
     return pa.table({name: text.cast(pa.string()) for name, text in zip(columns, texts, strict=True)})
 

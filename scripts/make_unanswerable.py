@@ -22,6 +22,7 @@ from tasks.scoring.squad import normalise_answer
 
 
 def main() -> None:
+    """Write the training split."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

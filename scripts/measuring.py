@@ -1,10 +1,26 @@
-"""What several benchmarks measure: the seconds of a call, and the memory of this process."""
+"""Helpers that several benchmarks share: measuring time and memory, and printing ratios."""
 
 from __future__ import annotations
 
+import os
+import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+_KEPT_BYTES = 1 << 32
+_TUNABLES = f"glibc.malloc.mmap_threshold={_KEPT_BYTES}:glibc.malloc.trim_threshold={_KEPT_BYTES}"
+
+
+def restart_keeping_memory() -> None:
+    """Restart this script with a setting of glibc that keeps freed memory, unless it is set already.
+
+    Otherwise, glibc returns large blocks to the kernel, which clears them before it hands them out again.
+    """
+    if os.environ.get("GLIBC_TUNABLES") != _TUNABLES:
+        os.environ["GLIBC_TUNABLES"] = _TUNABLES
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -23,6 +39,20 @@ def extra_memory(work: Callable[[], object]) -> float:
 
 
 def status_bytes(key: str) -> int:
-    """A size from Linux's status of this process, such as VmRSS (current) or VmHWM (peak)."""
+    """A size from /proc/self/status, such as VmRSS (current memory) or VmHWM (peak memory)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def report(name: str, base: str, rates: list[float], base_rates: list[float], unit: str) -> None:
+    """Print the median of some rates, and the median and range of their ratios to those of a base.
+
+    Args:
+        rates: one rate per round.
+        base_rates: the rates of the base in the same rounds.
+    """
+    ratios = [a / b for a, b in zip(rates, base_rates, strict=True)]
+    print(
+        f"  {name:42} {statistics.median(rates):10.1f} {unit}; relative to {base!r}: "
+        f"median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    )

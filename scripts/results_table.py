@@ -24,15 +24,15 @@ def primary(run: Path, task: str) -> float | None:
     return None if record["status"] != "finished" or score is None else 100 * score["primary"]
 
 
-def line(out: Path, pattern: str) -> list[list[float | None]]:
-    """The scores of each task for all seeds; a pattern with `{task}` names one run per task."""
+def scores_by_task(out: Path, pattern: str) -> list[list[float | None]]:
+    """For each task, its scores for all seeds; a pattern with `{task}` names one run per task."""
     scores = []
     for task in TASKS:
         scores.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
     return scores
 
 
-def show(scores: Sequence[float | None]) -> str:
+def as_text(scores: Sequence[float | None]) -> str:
     """Format the mean and, if there are several seeds, the sample standard deviation."""
     values = [value for value in scores if value is not None]
     if not values:
@@ -41,6 +41,7 @@ def show(scores: Sequence[float | None]) -> str:
     return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f} ± {statistics.stdev(values):.1f}"
 
 
+# Title of a row -> the run directories, for each seed.
 ROWS = (
     ("labels only, one student per task", "labels-{task}-{seed}"),
     ("labels only, one student for all tasks", "labels-all-{seed}"),
@@ -67,13 +68,13 @@ def main() -> None:
         values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
         print(f"| {title} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
     for title, pattern in ROWS:
-        scores = line(out, pattern)
+        scores = scores_by_task(out, pattern)
         seeds = max(sum(value is not None for value in values) for values in scores)
         if not seeds:
             continue
         # Average over tasks only for seeds that have scores for all tasks.
         means = [statistics.mean(values) for values in zip(*scores, strict=True) if None not in values]
-        print(f"| {title} | {seeds} | " + " | ".join(map(show, scores)) + f" | {show(means)} |")
+        print(f"| {title} | {seeds} | " + " | ".join(map(as_text, scores)) + f" | {as_text(means)} |")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python3 scripts/setup.py          install mtkd and its dependencies
     python3 scripts/setup.py --dev    also install the developer tools
 
-It uses only the standard library. It returns at once if nothing has changed since the last run: a state file
-in `.venv` records digests of the requirements, of pyproject.toml and of this script. During installation the
-state is marked as unfinished, so that an interrupted set-up starts over.
+It uses only the standard library. It returns immediately if nothing has changed since the last run: a state
+file in `.venv` records digests of the requirements, of pyproject.toml and of this script. During
+installation the state is marked as unfinished, so that an interrupted set-up starts over.
 """
 
 from __future__ import annotations

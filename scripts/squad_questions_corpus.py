@@ -1,4 +1,4 @@
-"""Write SQuAD's human-written questions as an unlabelled corpus, to evaluate the question filter.
+"""Write SQuAD's human-written questions as a corpus without labels, to evaluate the question filter.
 
     python scripts/squad_questions_corpus.py ../shared/data OUT --rows 600 --beside 2500
 
@@ -26,6 +26,7 @@ from tasks.glue import TASKS
 
 
 def main() -> None:
+    """Write the corpus."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,8 +38,8 @@ def main() -> None:
     parser.add_argument("--without", type=Path, help="exclude the questions in this parquet file, by `id`")
     args = parser.parse_args()
     source, task = open_data(args.data), TASKS["squad"]
-    rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", args.beside)
-    remaining = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), taken.uids.to_pylist()))
+    rows, trained = load_rows(source, task, "train"), load_rows(source, task, "train", args.beside)
+    remaining = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), trained.uids.to_pylist()))
     if args.without:
         used = pq.read_table(args.without, columns=["id"])["id"].to_pylist()
         ids = pq.read_table(Path(args.data) / "squad/train.parquet", columns=["id"])["id"].to_pylist()
@@ -63,8 +64,8 @@ def main() -> None:
     shard = ShardEntry(file, args.task, count, digest_file(path), path.stat().st_size)
     entry = CorpusTask(args.task, 2, 1, count, count, digest, 0.0, 0.0)
     manifest = CorpusManifest(
-        CORPUS_FORMAT, "people", {}, __version__, "questions_of_squad.py", args.data, digest, (entry,),
-        (shard,), "questions",
+        CORPUS_FORMAT, "people", {}, __version__, "scripts/squad_questions_corpus.py", args.data, digest,
+        (entry,), (shard,), "questions",
     )  # fmt: skip
     write_json(args.out / "manifest.json", manifest.to_json())
     print(f"{count} questions: {args.out}")

@@ -1,4 +1,4 @@
-"""Make an easier SQuAD, for small budgets: the context is only the sentence that has the answer.
+"""Make an easier version of SQuAD for small budgets: each context is only the sentence with the answer.
 
 python scripts/squad_sentences.py ../shared/data OUT && mtkd ... --data OUT --tasks squad
 """
@@ -17,6 +17,7 @@ from tasks.common.files import atomic_path
 
 
 def main() -> None:
+    """Write both splits."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -25,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     for split in ("train", "validation"):
         table = pq.read_table(args.data / "squad" / f"{split}.parquet")
-        rows = [short for row in table.to_pylist() if (short := in_a_sentence(row))]
+        rows = [short for row in table.to_pylist() if (short := with_one_sentence(row))]
         path = args.out / "squad" / f"{split}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
@@ -33,18 +34,18 @@ def main() -> None:
         print(f"{len(rows):,} of {table.num_rows:,} rows: {path}")
 
 
-def in_a_sentence(row: dict[str, Any]) -> dict[str, Any] | None:
-    """A row of SQuAD whose context is the sentence of the first answer; None if no sentence has all of it.
+def with_one_sentence(row: dict[str, Any]) -> dict[str, Any] | None:
+    """A row of SQuAD with the sentence of the first answer as context; None if no sentence has all of it.
 
     Other answers are kept if they are in the same sentence.
     """
     context, answers = row["context"], row["answers"]
-    place = answers["answer_start"][0]
+    answer_start = answers["answer_start"][0]
     position = 0
     for sentence in sentences(context):
         start = context.index(sentence, position)
         position = start + len(sentence)
-        if place < position:
+        if answer_start < position:
             break
     kept = [
         (text, first - start)

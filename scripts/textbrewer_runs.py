@@ -178,7 +178,7 @@ class TextBrewerSide:
             student,
             *adaptors,
         )
-        self._give_projections()
+        self._copy_projections()
         decayed = [p for p in student.parameters() if p.ndim > 1]
         others = [p for p in student.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -209,7 +209,8 @@ class TextBrewerSide:
             for s, t in [(0, 0), *pairs]
         ] + [{"layer_T": t - 1, "layer_S": s - 1, **attention} for s, t in pairs]
 
-    def _give_projections(self) -> None:
+    def _copy_projections(self) -> None:
+        """Copy the weights of mtkd's projections to TextBrewer's."""
         terms: Any = self._trainer.train_module.objective.terms
         term_names = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
         for name, projection in zip(term_names, self.distiller.projs, strict=True):

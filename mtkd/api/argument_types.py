@@ -1,6 +1,7 @@
-"""Types of the arguments of the public functions, which `tasks.common.arguments.checked` checks.
+"""Argument types of the public functions, which `tasks.common.arguments.checked` checks.
 
-Classes whose modules import torch are stand-ins at run time, so that functions that need no torch load none.
+At run time, stand-ins replace the classes whose modules import torch, so that functions that do not need
+torch do not import it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     Pair: TypeAlias = tuple[Module, Any]
 else:
-    Pair = tuple  # whether it is a model and its tokeniser is checked where it is used
+    Pair = tuple  # its contents are checked where it is used
     Module = later("torch.nn", "Module")
     Pipeline = later("transformers.pipelines.base", "Pipeline")
     Model = later("mtkd.api.model", "Model")

@@ -63,25 +63,27 @@ def mask(
         p: probability that a word is masked.
         copies: copies per row, task -> copies, or "rte=40,sst2=10"; by default 40 for STS-B, MRPC and RTE,
             else 10.
-        mask_token: of the teacher's tokeniser.
-        workers: processes, 1 by default; the output does not depend on their number.
-        engine: "processes" on this machine, or "ray" for the tasks of a Ray cluster, by default as many as it
-            has CPUs (docs/scale.md).
-        address: of the Ray cluster; "auto" = the one on this machine; None = start one.
-        limit: the maximum number of training rows per task; overwrite: drop another corpus in `out`.
+        mask_token: the mask token of the teacher's tokeniser.
+        workers: the number of processes; the output does not depend on it. By default 1, or with Ray the
+            number of CPUs of the cluster.
+        engine: where the processes run: "processes" = on this machine, "ray" = on a Ray cluster
+            (docs/scale.md).
+        address: the address of the Ray cluster; "auto" = the one on this machine; None = start one.
+        limit: the maximum number of training rows per task.
         unlabelled, unlabelled_limit: rows without labels, which are copied too; see `mtkd.distill`.
-        command: how the corpus's manifest says it was made.
+        overwrite: replace another corpus in `out`.
+        command: the command line that the corpus's manifest records.
 
     Returns:
-        The manifest, and how many shards were written now and before.
+        The manifest of the corpus, and the numbers of shards that were written now and before.
     """
     from augment.masking import Masking
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
-    made_by = Workers(workers, engine, address)
-    numbers = _copies(tasks, data, copies)
-    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
+    processes = Workers(workers, engine, address)
+    copies_of_task = _copies(tasks, data, copies)
+    return _write(method, copies_of_task, data, tasks, out, processes, limit, request, overwrite, command)
 
 
 @checked
@@ -110,20 +112,21 @@ def replace(
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
     Args:
-        p_mask: probability that a word is masked; p_pos: that it becomes another word of its part of speech;
-            p_ngram: that a text is cut to 1 to 5 consecutive words.
+        p_mask: probability that a word is masked.
+        p_pos: probability that a word is replaced by another of its part of speech.
+        p_ngram: probability that a text is cut to 1 to 5 consecutive words.
         copies: copies per row, or task -> copies; 20 by default.
-        tagger: where parts of speech come from: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded. With
-            "none", any word can replace another.
+        tagger: the part-of-speech tagger: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded. With
+            "none", any word can replace any other.
         others: as for `mask`.
     """
     from augment.replacement import COPIES, Replacement
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
-    numbers = _copies(tasks, data, copies, default=COPIES)
+    copies_of_task = _copies(tasks, data, copies, default=COPIES)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
-    made_by = Workers(workers, engine, address)
-    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
+    processes = Workers(workers, engine, address)
+    return _write(method, copies_of_task, data, tasks, out, processes, limit, request, overwrite, command)
 
 
 @checked
@@ -151,8 +154,8 @@ def contextual(
 ) -> WrittenCorpus:
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
-    A word of one token is replaced by one of the most likely words of the model at its place, any other word
-    by one of its nearest neighbours among word vectors.
+    A word that is one token is replaced by one of the words that the model finds most probable at its
+    position. Any other word is replaced by one of its nearest neighbours among word vectors.
 
     Args:
         model: hub name or directory of a transformers masked language model, with its head.
@@ -166,15 +169,15 @@ def contextual(
             command: see `mask`.
 
     Raises:
-        UserError: the model has no masked-LM head, or cannot be read, or the vectors cannot.
+        UserError: the model has no masked-LM head, or the model or the vectors cannot be read.
     """
     from augment.contextual import COPIES, Contextual
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
-    numbers = _copies(tasks, data, copies, default=COPIES)
+    copies_of_task = _copies(tasks, data, copies, default=COPIES)
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
-    made_by = Workers(workers, engine, address)
-    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
+    processes = Workers(workers, engine, address)
+    return _write(method, copies_of_task, data, tasks, out, processes, limit, request, overwrite, command)
 
 
 @checked
@@ -196,32 +199,33 @@ def run(
     overwrite: bool = False,
     command: str = "mtkd.augment.run(...)",
 ) -> WrittenCorpus:
-    """Write copies of rows with the augmenter of a name, such as "mask", or one of a plugin.
+    """Write copies of rows with an augmenter that is chosen by name.
 
     Args:
+        name: a built-in augmenter, such as "mask", or one that a plugin provides.
         settings: keyword arguments of the augmenter.
         data, tasks, out, copies, workers, engine, address, limit, unlabelled, unlabelled_limit, overwrite,
             command: see `mask`.
 
     Raises:
-        UserError: an unknown augmenter or setting, or a value that it refuses.
+        UserError: the augmenter or a setting is unknown, or a value is invalid.
     """
     from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
     request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
-    made_by = Workers(workers, engine, address)
-    numbers = _copies(tasks, data, copies)
-    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
+    processes = Workers(workers, engine, address)
+    copies_of_task = _copies(tasks, data, copies)
+    return _write(method, copies_of_task, data, tasks, out, processes, limit, request, overwrite, command)
 
 
 def _trainable_tasks(tasks: TaskSpec, data: Any) -> list[Task]:
-    """The tasks without those that have no training split, and therefore no rows to copy."""
+    """The tasks that have a training split; the others have no rows to copy."""
     return [task for task in resolve(tasks, data=data) if task.train is not None]
 
 
 def _copies(tasks: TaskSpec, data: Any, copies: Copies, default: int | None = None) -> dict[str, int]:
-    """Task -> copies per row: the default (None = each task's own), changed by `copies`."""
+    """Task -> copies per row: the default (None = that of each task), unless `copies` sets another number."""
     from augment.corpus_writer import copies_of
 
     assignments = [] if default is None else [str(default)]
@@ -244,6 +248,7 @@ def _write(
     overwrite: bool,
     command: str,
 ) -> WrittenCorpus:
+    """Load or scan the rows, and write their copies."""
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
     from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
     from mtkd.output_files.distributed import launched

@@ -1,4 +1,4 @@
-"""What there is: tasks, recipes, and a report on data before training on it."""
+"""`mtkd.list_tasks`, `list_recipes`, `list_grids`, `show_recipe` and `check_data`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.task_names import TaskSpec, resolve
 
 
 def list_tasks() -> dict[str, Task]:
-    """The built-in tasks by name."""
+    """The built-in tasks: name -> task."""
     from tasks.glue import TASKS
 
     return dict(TASKS)
@@ -30,7 +30,7 @@ def list_recipes(command: Literal["distill", "refine", "finetune"] = "distill") 
 
 
 def list_grids() -> list[str]:
-    """The names of the grids that ship with mtkd: the papers' tables."""
+    """The names of the built-in grids, which reproduce tables of the papers."""
     from mtkd.grids import grid_names
 
     return grid_names()
@@ -44,7 +44,7 @@ def show_recipe(name: Recipe, settings: Settings | None = None) -> Any:
         settings: dotted setting -> value.
 
     Raises:
-        UserError: an unknown recipe or setting, a value out of range, or stages that cannot be run.
+        UserError: the recipe or a setting is unknown, a value is invalid, or the stages cannot be run.
     """
     from mtkd.recipes import load_settings, recipe_command
     from mtkd.settings import DistillSettings
@@ -64,14 +64,15 @@ def check_data(
     unlabelled: Unlabelled | None = None,
     max_length: PositiveInt = 128,
 ) -> DataReport:
-    """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
+    """Check the rows of some tasks and report all problems; invalid rows are reported, not raised.
 
     Args:
         data: see `refine`.
         tasks: by default all built-in tasks that the data have.
-        unlabelled: task -> rows without labels to check, too (see `distill`); by default those of data and
-            task files.
-        max_length: tokens that your models keep of a row, 128 in most recipes; longer rows are counted.
+        unlabelled: task -> rows without labels, which are also checked (see `distill`); by default those of
+            data and task files.
+        max_length: the number of tokens to which your models truncate a row, 128 in most recipes; the report
+            warns about longer rows.
     """
     source = open_data(data)
     chosen = resolve(tasks or "glue,ax,squad", data=data)

@@ -1,4 +1,4 @@
-"""`mtkd.distill`: the distillation as a function."""
+"""`mtkd.distill`: train a student from a teacher."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ def distill(
     overwrite: bool = False,
     callbacks: Callbacks = (),
 ) -> Model:
-    """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
+    """Train one student for all tasks with a recipe, or a task-agnostic student on plain text.
 
     Args:
-        recipe: its name (`mtkd.list_recipes()`) or the path of a .toml file.
+        recipe: the name of a recipe (`mtkd.list_recipes()`) or the path of a .toml file.
         data, tasks, out: see `refine`; `tasks` is "glue" by default.
         teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads; a
             fine-tuned checkpoint of transformers (a directory or hub name, a pipeline, or a pair of model and
-            tokeniser); or a mapping of tasks to these, with lists for tasks that several teach. None also if
-            the rows have soft labels.
+            tokeniser); or a mapping of tasks to these, with a list where a task has several teachers. Not
+            needed if the rows have soft labels.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
             checkpoint does not name them.
         student: a model or encoder to train instead of the one that the recipe describes.
         losses: loss terms to train on instead of the recipe's: name -> term, or a list.
         text: a file or directory of plain text, instead of `data`.
-        text_column: where the rows of `text` hold it.
-        init: what a Transformer student starts from: a run, or an encoder.
+        text_column: the column or key of `text` that holds the text.
+        init: the weights that a Transformer student starts from: a run, or an encoder.
         corpus: an augmented corpus, which is added to the training rows.
-        store: a knowledge store in the teacher's place.
-        unlabelled: task -> text without labels that the teacher labels and the student learns from, too: a
+        store: a knowledge store to use instead of the teacher.
+        unlabelled: task -> rows without labels, which the teacher labels for the student to learn from: a
             file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
         unlabelled_limit: the maximum number of rows without labels per task (a seeded sample); 0 = none.
@@ -98,9 +98,9 @@ def distill(
         The trained student; `.scores` has its validation scores.
 
     Raises:
-        UserError: anything wrong with data, teacher, student or settings, before anything is written.
+        UserError: the data, teacher, student or settings are invalid; nothing is written then.
     """
-    made_by = Workers(workers, engine, address)
+    processes = Workers(workers, engine, address)
     request: dict[str, Any] = {
         "out": out,
         "init": init,
@@ -127,7 +127,7 @@ def distill(
             limit=limit,
             unlabelled_limit=unlabelled_limit,
             teacher_labels=teacher_labels,
-            workers=made_by.in_other_processes,
+            workers=processes.in_other_processes,
         )
         return _distill_text(recipe, Path(text), text_column, model_or_path(teacher), request)
     if data is None and tasks is None:
@@ -140,7 +140,7 @@ def distill(
         recipe,
         model_or_path(teacher),
         request,
-        made_by,
+        processes,
         corpus=Path(corpus) if corpus else None,
         store=Path(store) if store else None,
         teacher_labels=teacher_labels,
@@ -156,7 +156,7 @@ def _distill_text(
     """Train a student on plain text.
 
     Args:
-        request: the arguments of `prepare` that both kinds of distillation have.
+        request: the arguments of `prepare` that both kinds of distillation share.
     """
     from mtkd.api.model import Model
     from mtkd.jobs.distillation.distill_text import distill_text
@@ -181,8 +181,8 @@ def _distill_rows(
 
     Args:
         request: the arguments of `prepare`.
-        unlabelled: the rows without labels, and the maximum number of them.
-        options: arguments of the job.
+        unlabelled: the rows without labels, and their maximum number.
+        options: other arguments of `mtkd.jobs.distillation.distill`.
     """
     from mtkd.api.model import Model
     from mtkd.jobs.distillation.distill import distill as distill_job
@@ -203,7 +203,7 @@ def _distill_rows(
 
 
 def _require_no_tasks(**arguments: Any) -> None:
-    """Refuse arguments that a run on plain text cannot use; raises UserError."""
+    """Raise UserError for arguments that a run on plain text cannot use."""
     if unusable := [f"`{name}`" for name, value in arguments.items() if value]:
         raise UserError(
             f"plain text has no tasks: {', '.join(unusable)} cannot be combined with `text`",

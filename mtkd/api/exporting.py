@@ -1,4 +1,4 @@
-"""`mtkd.export`: a trained model as ONNX graphs, which run without torch."""
+"""`mtkd.export`: write a trained model as ONNX graphs, which run without torch."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ def export(
 ) -> Export:
     """Write a model as ONNX graphs with a tokeniser, and check that they give the model's logits.
 
-    Batch size and length stay free. `mtkd.load`, `evaluate`, `predict` and `bench_inference` take the result;
-    `mtkd.runtime.OnnxModel` runs it without torch.
+    Batch size and sequence length are dynamic. `mtkd.load`, `evaluate`, `predict` and `bench_inference` take
+    the result, and `mtkd.runtime.OnnxModel` runs it without torch.
 
     Args:
         model: a run or model directory, or a model.
         out: the directory to write.
-        tasks: by default all that the model has heads for.
+        tasks: by default all tasks that the model has heads for.
         format: "onnx", or "transformers": the classifier or question-answering model of one task, which
             `AutoModelForSequenceClassification` and the like load. Only Transformers with BERT's pooling
             layer (`student.transformer.pooling=pooler`), or with a head for spans, can be written so.
         int8: write int8 weights, which take about a quarter of the size and are faster. This needs `data`: if
-            the export scores more than `max_drop` points (0 to 100) lower on a task, beyond chance, the heads
-            stay in fp32, then also the last layers.
+            the export scores significantly lower on a task, by more than `max_drop` points (0 to 100), the
+            heads stay in fp32, and if that is not enough, also the last layers.
         max_drop: see `int8`.
-        reduce_range: 7 instead of 8 bits for int8 weights, for processors without VNNI (most before 2019); by
-            default as this processor needs it.
-        data: labelled rows on which the model and the export are also scored; see `Model.evaluate`.
+        reduce_range: use 7 instead of 8 bits for int8 weights, for processors without VNNI (most before
+            2019); by default what this processor needs.
+        data: labelled rows on which the model and the export are scored; see `Model.evaluate`.
         limit: the maximum number of rows per split of `data`.
         overwrite: replace another export in `out`.
 
     Returns:
-        The largest difference of a logit (of the fp32 graphs), the size, and the scores of both with `data`.
+        The largest difference of a logit (of the fp32 graphs), the size, and with `data` both models' scores.
 
     Raises:
-        UserError: no such model or task, `out` holds something else, a package is missing, the logits of
-            the fp32 graphs differ by more than 0.0001 (of the largest logit, if that is above 1), or an int8
-            export scores too low.
+        UserError: there is no such model or task, `out` holds other files, a package is missing, the logits
+            of the fp32 graphs differ by more than 0.0001 (of the largest logit, if that is above 1), or an
+            int8 export scores too low.
     """
     from mtkd.api.model import path_or_module
     from mtkd.jobs.export import export as export_model

@@ -1,4 +1,4 @@
-"""`mtkd.compare`: a grid of runs as one table."""
+"""`mtkd.compare`: run a grid and gather its results in one table."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def compare(
 ) -> Table:
     """Run a grid of recipes x settings x tasks x seeds and gather one table: scores, costs and differences.
 
-    Each run is a process of its own; finished runs are not repeated, and a failed run does
-    not stop the others. Each row's differences from a reference have paired bootstrap intervals.
+    Each run is a separate process. Finished runs are not repeated, and a failed run does not stop the others.
+    Differences from a reference have paired bootstrap intervals.
 
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
@@ -53,14 +53,16 @@ def compare(
             task. It also replaces the teacher that a grid refines.
         teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
             does not name them.
-        store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
+        store: a knowledge store to use instead of the teacher; may contain `{task}`, too.
+        corpus: an augmented corpus for cells that use one; may contain `{task}`, too.
         encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
             grid's, or the one that the teacher started from.
-        text: plain text for cells that start from it.
+        text: plain text for cells that are first trained on it.
         without: cells to leave out.
-        tasks, seeds: in place of the grid's ("rte,stsb" is one run of both tasks).
-        epochs: of the reference's runs, divided among their stages; the other cells train for as many steps.
-            They do not apply to the teacher, and to runs before (`first`) and after (`then`) a cell's own.
+        tasks, seeds: replace those of the grid ("rte,stsb" is one run on both tasks).
+        epochs: epochs of the reference cell, divided among its stages; the other cells train for as many
+            steps. They do not apply to the teacher, nor to the runs before (`first`) and after (`then`) a
+            cell's own run.
         limit, eval_limit: the maximum number of training and of validation rows per task.
         unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
             task (see `distill`), for the cells that can learn from them.
@@ -68,15 +70,15 @@ def compare(
         reference: the cell that the others are compared with; by default the grid's, or its first.
         baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
             of texts, the zero-shot cosine (with a fitted threshold for two labels).
-        jobs: how many runs at the same time, each with its share of the CPU cores.
-        say: called with a line before each run, and with what went wrong.
+        jobs: the number of runs at the same time; the CPU cores are divided among them.
+        say: called with each line of progress, such as the start or failure of a run.
 
     Returns:
         The table; `out` also holds it as compare.json and compare.md.
 
     Raises:
-        UserError: no such grid, cell or setting, or something that no cell can do without is missing; or no
-            cell can learn from rows without labels of a task of `unlabelled`.
+        UserError: there is no such grid, cell or setting; an input that every cell needs is missing; or no
+            cell can learn from the rows of `unlabelled`.
     """
     from mtkd.jobs.grid import compare as job
 
@@ -109,7 +111,7 @@ def compare(
 
 @remote_paths("data", "teacher", "store", "text", "encoder", "corpus", "tasks", "unlabelled", "settings")
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
-    """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
+    """Load a grid with the arguments of `compare`; returns the grid and the inputs of its runs."""
     from mtkd.grids import load_grid
     from mtkd.jobs.distillation.teacher_names import parse_labels
     from mtkd.jobs.grid.grid_jobs import GridInputs

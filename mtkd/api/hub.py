@@ -13,19 +13,19 @@ from tasks.common.arguments import checked
 def push(source: str | Path, name: str, *, private: bool = False) -> str:
     """Upload a model, an export or a corpus with its card to the Hugging Face hub.
 
-    Log in before with `hf auth login`, or set HF_TOKEN. Only weights, JSON, parquet, ONNX and text files are
+    First log in with `hf auth login`, or set HF_TOKEN. Only weights, JSON, parquet, ONNX and text files are
     uploaded.
 
     Args:
         source: a run or model directory, an export, or a corpus (which becomes a data set).
-        name: such as `owner/model`; it is created if there is none.
-        private: if it is created, only you can see it.
+        name: the name of the repository, such as `owner/model`; it is created if it does not exist.
+        private: if the repository is created, make it private.
 
     Returns:
-        Its address.
+        The URL of the repository.
 
     Raises:
-        UserError: there is no model or corpus in the directory, the name is invalid, you are not logged in,
+        UserError: the directory holds no model or corpus, the name is invalid, you are not logged in,
             or the hub cannot be reached.
     """
     from mtkd.jobs.hub import push as push_directory
@@ -38,12 +38,15 @@ def push(source: str | Path, name: str, *, private: bool = False) -> str:
 def pull(name: str, *, out: str | Path, revision: str | None = None) -> Path:
     """Download a model, an export or a corpus that `push` uploaded.
 
-    A model on the hub can also be named directly, wherever a model is named.
+    Functions that take a model also take its name on the hub, without a download beforehand.
 
     Args:
-        name: such as `owner/model`.
+        name: the name of the repository, such as `owner/model`.
         out: the directory to write.
         revision: a branch, tag or commit; None = the newest.
+
+    Returns:
+        The directory.
 
     Raises:
         UserError: there is no such model or corpus, mtkd did not write it, `out` is not empty, or the hub

@@ -1,4 +1,4 @@
-"""Time the inference of models against each other."""
+"""`mtkd.bench_inference`: compare the inference speed of models."""
 
 from __future__ import annotations
 
@@ -30,12 +30,20 @@ def bench_inference(
     precision: Precision = "fp32",
     device: Device | None = None,
 ) -> list[InferenceResult]:
-    """Time models in turn in one run: median and range, parameters, disk and memory.
+    """Time models in alternation in one run: median and range, parameters, disk size and peak memory.
 
     Args:
-        models: directories or models, or name -> one of these; the first is what the others are compared
-            with. Of a fine-tuned transformers checkpoint, the encoder is timed with an mtkd head.
-        seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
+        models: directories or models, or a mapping from names to these; the others are compared with the
+            first. Of a fine-tuned transformers checkpoint, the encoder is timed with an mtkd head.
+        seq_len: tokens per row.
+        batch: rows per batch.
+        rounds: timed batches per model.
+        warmup: batches per model before these, which are not timed.
+        precision: "bf16" runs the models under autocast.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
+
+    Returns:
+        One result per model, in the order of `models`.
     """
     from mtkd.device import find_device
     from mtkd.evaluation import inference_bench as bench
@@ -44,7 +52,7 @@ def bench_inference(
     warn_of_slow_bf16(precision, find_device(device), warn_caller)
     settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
     listed_models = models.values() if isinstance(models, Mapping) else models
-    with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process
+    with TemporaryDirectory() as folder:  # models in memory are saved, since another process measures memory
         tasks = _benchmark_tasks(listed_models)
         directories = [
             _directory(model, Path(folder) / str(n), tasks) for n, model in enumerate(listed_models)
@@ -58,7 +66,7 @@ def bench_inference(
 
 
 def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
-    """The tasks of the first mtkd model, for which checkpoints get heads; one task if all are checkpoints."""
+    """The tasks for which checkpoints get heads: those of the first mtkd model, or SST-2 if there is none."""
     from mtkd.models.saved_model import read_saved
     from tasks.glue import TASKS
 
@@ -71,7 +79,7 @@ def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
 
 
 def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Task]) -> Path:
-    """Where a model is saved; one in memory is saved to `unused_directory`, as is a checkpoint's encoder."""
+    """The directory of a model; what is not saved as an mtkd model is first saved to `unused_directory`."""
     if not isinstance(model, str | Path):
         return model.path or model.save(unused_directory)
     if not names_checkpoint(model):
@@ -85,5 +93,6 @@ def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Ta
 
 
 def _bench_name(model: str | Path | Model, number: int) -> str:
+    """The name of a model in the results: its path, or its number if it is in memory."""
     path = model if isinstance(model, str | Path) else model.path
     return str(path) if path else f"model {number}"

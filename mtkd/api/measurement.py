@@ -1,4 +1,4 @@
-"""Measure models: scores on labelled data, and predictions to a file."""
+"""`mtkd.evaluate`, `predict`, `glue_submission` and `verify`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
-from tasks.common.arguments import (
-    PositiveInt,
-    Threads,
-    checked,
-)
+from tasks.common.arguments import PositiveInt, Threads, checked
 from tasks.common.errors import UserError, warn_caller
 from tasks.common.hub_loading import did_you_mean_model, is_hub_name
 from tasks.model_tasks import task_of_model
@@ -36,10 +32,10 @@ def verify(place: str | Path) -> Verified:
         place: a run, model, corpus, store, export or question generator, or a directory with several.
 
     Returns:
-        How many files there are, and what is wrong with the damaged ones.
+        The number of files, and what is wrong with each damaged file.
 
     Raises:
-        UserError: there is no such directory, or nothing in it has digests.
+        UserError: there is no such directory, or it has no files with digests.
     """
     from mtkd.jobs.verify import verify as job
 
@@ -63,7 +59,7 @@ def evaluate(
     encoder: str | None = None,
     predictions: str | Path | None = None,
 ) -> Evaluation:
-    """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`.
+    """Score a model on labelled rows, and compare it with another model; see `Model.evaluate`.
 
     Args:
         model: a run or model directory, or a model; or for one task a fine-tuned transformers checkpoint: a
@@ -105,39 +101,39 @@ def predict(
     replace: bool = False,
     device: Device | None = None,
 ) -> int:
-    """Predict every row of a file, and write the rows with `prediction` and further columns added.
+    """Predict every row of a file, and write all its columns with `prediction` and further columns added.
 
-    Files are JSON lines, CSV, TSV or parquet, as their suffixes say; text may be gzipped (`.jsonl.gz`). They
-    are read, predicted and written part by part, so memory use does not depend on their length, except for
-    `rank` tasks, whose groups are predicted together. The output appears when it is complete. With an
-    exported model, torch is not needed.
+    The suffix of a file gives its format: JSON lines, CSV, TSV or parquet; text may be gzipped (`.jsonl.gz`).
+    Files are processed part by part, so memory use does not depend on their length, except for `rank` tasks,
+    whose groups are predicted together. The output appears when it is complete. With an exported model, torch
+    is not needed.
 
-    What is added besides `prediction` depends on the task's type: classes also get `prediction_id` and
-    `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV); span tasks `start`,
-    `score`, `no_answer_score` and `n_best`. All columns of the rows are kept.
+    The columns besides `prediction` depend on the type of the task. Classification adds `prediction_id` and
+    `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV). Span tasks add `start`,
+    `score`, `no_answer_score` and `n_best`.
 
     Args:
         model: a run or model directory, an export, or a model; or the directory or hub name of a fine-tuned
             transformers checkpoint, for which `task` must be given.
         task: None = the model's only task.
         teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
-        source: the rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
-        out: another file; "-" or "/dev/stdout" = standard output.
-        format: "jsonl", "csv", "tsv" or "parquet", for files whose names do not say it, and for standard
-            input and output (by default JSON lines in, and the input's format out).
+        source: the file of rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
+        out: the file to write; "-" or "/dev/stdout" = standard output.
+        format: "jsonl", "csv", "tsv" or "parquet", for files without such a suffix, and for standard input
+            and output. By default, standard input is JSON lines, and the output has the input's format.
         block: rows read at once; they are sorted by length, which saves padding.
         batch: rows per forward pass.
-        threads: of the CPU; None = all cores for an exported model, and as torch is set for others.
-        probabilities: False = add `prediction` alone.
-        replace: replace columns of the rows that are called like those that are added, for example in a file
-            that `mtkd.predict` has written; otherwise they are refused.
+        threads: CPU threads; None = all cores for an exported model, and torch's current setting for others.
+        probabilities: False = only add `prediction`.
+        replace: replace columns of the input that have the name of an added column, for example in a file
+            that `mtkd.predict` has written; otherwise such columns are an error.
 
     Returns:
         The number of rows.
 
     Raises:
-        UserError: no such file, a row that is malformed or lacks a column, a column that would be replaced,
-            or `out` is the input file.
+        UserError: there is no such file, a row is malformed or lacks a column, a column would be replaced, or
+            `out` is the input file.
     """
     options: dict[str, Any] = {
         "format": format,
@@ -162,9 +158,9 @@ def predict(
     from mtkd.models.saved_model import model_directory
 
     if not isinstance(model, Model) and (names_checkpoint(model) or teacher_labels):
-        model = _opened_checkpoint(Path(model), task, teacher_labels, device)
+        model = _open_checkpoint(Path(model), task, teacher_labels, device)
     elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
-        model_directory(Path(model))  # refuses a pretrained encoder, which `load` accepts
+        model_directory(Path(model))  # an error for a pretrained encoder, which `load` would accept
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
     resolved_task, module = loaded.task(task), loaded.module
     torch.set_num_threads(threads or threads_before)
@@ -188,8 +184,8 @@ def names_checkpoint(model: str | Path | Model) -> bool:
     return checkpoint_directory(str(model)) is not None
 
 
-def _opened_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Device | None) -> Model:
-    """A fine-tuned transformers checkpoint as a model of one task."""
+def _open_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Device | None) -> Model:
+    """Open a fine-tuned transformers checkpoint as a model of one task."""
     from mtkd.api.model import Model
     from mtkd.device import find_device
     from mtkd.jobs.evaluate import open_model
@@ -205,7 +201,7 @@ def _opened_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: D
 
 
 def _require_torch(model: str | Path | Model) -> None:
-    """Import torch; if it is missing and there is no such directory, the UserError names the directory."""
+    """Check that torch can be imported; if not, a model directory that does not exist is the error."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -225,7 +221,18 @@ def glue_submission(
     batch: PositiveInt = 64,
     device: Device | None = None,
 ) -> list[SubmissionFile]:
-    """Write GLUE's eleven submission files; each task is predicted by the first model that knows it."""
+    """Write GLUE's eleven submission files.
+
+    Args:
+        models: directories or models; each task is predicted by the first that was trained on it.
+        data: where the test rows are read; see `mtkd.refine`.
+        out: the directory to write.
+        batch: rows per forward pass.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
+
+    Returns:
+        One record per file, which tells whether a model or a constant predicted its rows.
+    """
     from mtkd.evaluation import prediction
     from tasks.data.sources import open_data
 

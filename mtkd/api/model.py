@@ -1,4 +1,4 @@
-"""A trained model as Python code uses it: predict, evaluate, save."""
+"""`mtkd.Model`: a trained model that can predict, evaluate and save; and `mtkd.load`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Model:
         device: where it runs; None = the GPU if there is one.
 
     Attributes:
-        path: the directory it was read from; None for a module.
+        path: the directory that the model was read from; None for a module.
 
     Raises:
         UserError: the directory does not contain an mtkd model, or there is no such device.
@@ -77,7 +77,7 @@ class Model:
 
     @property
     def info(self) -> ModelInfo:
-        """What the saved model says about itself: lengths, pretrained encoder, recorded scores."""
+        """What is saved besides weights and tasks: maximum length, pretrained encoder, recorded scores."""
         return self._info
 
     @property
@@ -87,12 +87,12 @@ class Model:
 
     @property
     def scores(self) -> dict[str, TaskScores]:
-        """The validation scores at the end of training, by task ("task/split" where a task has several)."""
+        """The validation scores at the end of training, by task (by "task/split" if a task has several)."""
         return by_task([TaskScores(**values) for values in self._info.scores.values()])
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run's record (`run.json`): settings, digests, scores of every epoch; {} without a run."""
+        """The run's record (`run.json`): settings, digests, scores of every epoch. Empty if there is none."""
         file = self.path / "run.json" if self.path else None
         return read_run_record(file) if file and file.is_file() else {}
 
@@ -106,10 +106,10 @@ class Model:
 
     @checked
     def task(self, task: TaskSpec | None = None) -> Task:
-        """One task that the model can predict: one of its own by name, or a task file or record.
+        """A task that the model can predict.
 
         Args:
-            task: may be left out if the model has only one.
+            task: the name of a task of the model, or a task file or record; None = the model's only task.
 
         Raises:
             UserError: not exactly one task is named, or the model has no head for it.
@@ -128,16 +128,17 @@ class Model:
                 an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
                 columns.
             batch: rows per forward pass.
-            replace: replace columns of a DataFrame that are called like those that are added; otherwise they
-                are refused.
+            replace: replace columns of a DataFrame that have the name of an added column; otherwise such
+                columns are an error.
 
         Returns:
-            One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`; for a
-            DataFrame of pandas or polars, the same DataFrame with these as further columns.
+            One dict per row with `prediction`, and for classification `prediction_id` and `probabilities`.
+            For a pandas or polars DataFrame, a copy of it with these columns added.
 
         Raises:
-            UserError: no head for the task, a column is missing or would be replaced, or a value is not text.
-                Missing values of a DataFrame or Series are empty texts, as in a CSV file, with a warning.
+            UserError: the model has no head for the task, a column is missing or would be replaced, or a
+                value is not text. Missing values of a DataFrame or Series are read as empty texts, as in a
+                CSV file, with a warning.
         """
         known_task = self.task(task)
         found = rows_to_predict(known_task, rows)
@@ -165,7 +166,7 @@ class Model:
 
         Raises:
             UserError: a value is not text, or the model is an export, which gives only logits. Missing values
-                of a Series are empty texts.
+                of a Series are read as empty texts.
         """
         model = self.module
         if isinstance(model, ExportedModel):
@@ -199,22 +200,25 @@ class Model:
         Args:
             data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}; None = the
                 files that the tasks name themselves.
-            tasks: by default all that the model has heads for.
+            tasks: by default all tasks that the model has heads for.
             split: the split to score; None = validation.
             limit: the maximum number of rows per split.
-            against: another model, a run or a model directory, to compare with row by row, or a fine-tuned
-                transformers checkpoint (a directory or hub name, a pipeline, a pair of model and tokeniser).
+            against: another model to compare with row by row: a model, a run or model directory, or a
+                fine-tuned transformers checkpoint (a directory or hub name, a pipeline, or a pair of model
+                and tokeniser).
             baselines: compare with the best constant prediction, a linear model on a frozen encoder, and,
                 for pairs of texts, the zero-shot cosine (with a fitted threshold for two labels).
-            encoder: that encoder; by default the one that the teacher started from.
-            predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
+            encoder: the frozen encoder of the baselines; by default the one that the teacher started from.
+            predictions: a directory in which each row's prediction is written, as TASK/SPLIT.parquet.
 
         Returns:
-            A mapping of task (or "task/split") to scores; it also has `reports` class by class, the tasks
-            that were `skipped`, `warnings`, and the `differences` from other models with their intervals.
+            A mapping from task (or "task/split") to scores. Its attributes are `reports` (scores per class),
+            the tasks that were `skipped`, `warnings`, and the `differences` from other models with their
+            intervals.
 
         Raises:
-            UserError: no head for a task, no labelled split to score, or no encoder is known.
+            UserError: the model has no head for a task, there is no labelled split to score, or `baselines`
+                needs `encoder`.
         """
         if baselines and encoder is None:
             encoder = pretrained_encoder(self.path) if self.path else self.info.base
@@ -237,7 +241,7 @@ class Model:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
 
         Raises:
-            UserError: the directory exists and holds something else.
+            UserError: the directory exists and holds other files.
         """
         path = Path(directory)
         if path.exists() and (not path.is_dir() or any(path.iterdir())) and not is_saved_model(path):
@@ -249,10 +253,13 @@ class Model:
 
 
 def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
-    """What `mtkd.jobs.evaluate` takes as a model, from an argument of the type `AnyModel`.
+    """Convert an argument of type `AnyModel` to what `mtkd.jobs.evaluate` takes.
+
+    Args:
+        argument: the name of the argument, for the error.
 
     Raises:
-        UserError: it is a pair of other things than a transformers model and its fast tokeniser.
+        UserError: the argument is not a model; a pair must be a transformers model and its fast tokeniser.
     """
     if model is None or isinstance(model, MultiTaskModel):
         return model
@@ -269,7 +276,7 @@ def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
 
 
 def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:
-    """The directory of a model that is not loaded yet, else its module."""
+    """The directory of a model whose weights are not loaded yet; otherwise its module."""
     if not isinstance(model, Model):
         return Path(model) if model is not None else None
     return model.path if model._module is None and model.path else model.module
@@ -278,16 +285,16 @@ def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | 
 @checked
 @remote_paths("name")
 def load(name: str | Path, *, device: Device | None = None) -> Model:
-    """A saved model by directory or name.
+    """Load a saved model.
 
     Args:
         name: a run directory, the `model/` inside it, or the name of an mtkd model on the Hugging Face hub. A
             pretrained encoder (such as "minilm") gives a model without task heads.
-        device: by default the GPU if there is one.
+        device: where the model runs; by default the GPU if there is one.
 
     Raises:
-        UserError: nothing of that name, damaged files, or a fine-tuned transformers model, whose head would
-            be lost (`mtkd.evaluate` and the `teacher` of `mtkd.distill` take one).
+        UserError: there is no such model, its files are damaged, or it is a fine-tuned transformers model,
+            whose head would be lost (`mtkd.evaluate`, and `teacher` in `mtkd.distill`, take one).
     """
     if is_saved_model(Path(name)):
         return Model(name, device=device)
@@ -302,12 +309,12 @@ def load(name: str | Path, *, device: Device | None = None) -> Model:
             f"`teacher={str(name)!r}`",
         )
     if Path(name).is_dir() and not (Path(locate(str(name))) / "config.json").is_file():
-        model_directory(Path(name))  # raises an error that says what is there
+        model_directory(Path(name))  # raises an error that describes the directory
     return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
 
 
 def _hub_copy(name: str) -> Path | None:
-    """Where the hub's copy of an mtkd model lies on this disk; None if the name is that of an encoder."""
+    """Download an mtkd model from the hub to the local cache; None if the name is that of an encoder."""
     from huggingface_hub import snapshot_download
 
     from tasks.common.hub_loading import DEFAULT_ENCODER, load_named

@@ -55,13 +55,14 @@ def train_questions(
     """Fine-tune a T5 to write the questions of a span task; an unfinished run is resumed.
 
     Args:
-        model: the T5 to start from, by hub name or directory; "scratch" makes a new one of `vocab_size`,
-            `d_model`, `layers`, `heads` and `d_ff`.
+        model: the T5 to start from: a hub name or directory, or "scratch" for random weights and the sizes
+            `vocab_size`, `d_model`, `layers`, `heads` and `d_ff`.
         data, out: see `mtkd.refine`.
         task: a span task.
-        format: what the generator reads: "context", "answer" or "sentence".
-        epochs, steps, lr, batch, seed, precision: of the training.
-        max_input, max_output: tokens of a prompt and of a question.
+        format: what the generator reads: "context" = only the context; "answer" = the answer, then the
+            context; "sentence" = the answer, then the sentence that contains it.
+        epochs, steps, lr, batch, seed, precision: the training settings; `batch` is questions per step.
+        max_input, max_output: the maximum number of tokens of a prompt and of a question.
         limit, eval_limit: the maximum number of training and of held-out rows (1,000 held-out rows by
             default).
 
@@ -69,8 +70,8 @@ def train_questions(
         The report: losses, scores on held-out rows, and samples.
 
     Raises:
-        UserError: the data, the model or the directory cannot be used; nothing is written then. Also if the
-            loss is no longer finite.
+        UserError: the data, the model or the directory cannot be used, in which case nothing is written; or
+            the loss is no longer finite.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     from augment.questions.generator import Reading
@@ -120,30 +121,31 @@ def generate_questions(
 
     Args:
         text: paragraphs: a file or directory of text, parquet or JSONL, or "hub:NAME".
-        model: a trained generator, by directory or hub name; "rules" asks by rules of English grammar; the
-            URL of an OpenAI-compatible endpoint ("http://localhost:8000/v1") asks its `endpoint_model`.
+        model: a trained generator (a directory or hub name), "rules" for rules of English grammar, or the URL
+            of an OpenAI-compatible endpoint ("http://localhost:8000/v1"), whose `endpoint_model` is used.
         task: the span task that the questions are for.
-        words: "MIN:MAX", the lengths of the paragraphs to use, in words; longer ones are truncated.
-        workers, engine, address: what writes the questions, as for `mask`; not for an endpoint. Each process
-            loads the generator; with Ray, there is one per GPU of the cluster, if it has any.
+        words: "MIN:MAX", the lengths of the paragraphs to use, in words; longer ones are split between
+            sentences.
+        workers, engine, address: the processes that write the questions, as for `mask`; not for an endpoint.
+            Each process loads the generator. With Ray, there is one per GPU of the cluster, if it has any.
         options: the other options of `mtkd augment questions generate`, under the same names with underscores
             (`per_paragraph`, `beams`, `sample`, `top_p`, ...): fields of `GenerationConfig`.
 
     Returns:
-        The corpus that was written, and what it was made from.
+        The corpus that was written, and the prepared generation with its counts of paragraphs.
 
     Raises:
-        UserError: the generator, the paragraphs or the options cannot be used, or the endpoint fails; what it
-            has answered is kept then.
+        UserError: the generator, the paragraphs or the options cannot be used; or the endpoint fails, in
+            which case its earlier responses are kept.
     """
     from augment.corpus_writer import total_copies, write_corpus
     from mtkd.output_files.distributed import launched
     from tasks.common.progress import progress, say
 
-    made_by = Workers(workers, engine, address)
-    ranks = launched()  # first: it decides which device is this process's
+    processes = Workers(workers, engine, address)
+    ranks = launched()  # must come first: it sets the device of this process
     arguments: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
-    with _prepared(text, out, made_by, command=command, **arguments, **options) as ready:
+    with _prepared(text, out, processes, command=command, **arguments, **options) as ready:
         if ready.estimate:
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
@@ -153,7 +155,7 @@ def generate_questions(
                 ready.job,
                 ready.rows,
                 Path(out),
-                workers=made_by,
+                workers=processes,
                 overwrite=overwrite,
                 advance=advance,
                 ranks=ranks,
@@ -172,10 +174,13 @@ def estimate_questions(
     address: str | None = None,
     **options: Any,
 ) -> PreparedGeneration:
-    """What `generate_questions` would do with the same arguments; nothing is sent or written.
+    """Count paragraphs and estimate the cost of `generate_questions`; nothing is sent or written.
+
+    Args:
+        text, out, workers, engine, address, options: see `generate_questions`.
 
     Returns:
-        The `counts` of paragraphs, and for an endpoint the `estimate` of its requests, tokens and cost.
+        An object with `counts` of paragraphs, and for an endpoint an `estimate` of requests, tokens and cost.
 
     Raises:
         UserError: the generator, the paragraphs or the options cannot be used.
@@ -188,7 +193,7 @@ def estimate_questions(
 def _prepared(
     text: str | Path,
     out: str | Path,
-    made_by: Workers,
+    processes: Workers,
     *,
     model: str | Path = "rules",
     task: TaskSpec = "squad",
@@ -198,7 +203,7 @@ def _prepared(
     command: str = "",
     **options: Any,
 ) -> Iterator[PreparedGeneration]:
-    """Prepare generation as `generate_questions` describes it; leaving the block stops requests."""
+    """Prepare `generate_questions`; leaving the `with` block stops running requests."""
     from augment.corpus_writer import check_corpus_output
     from augment.questions.generation.config import GenerationConfig
     from augment.questions.generation.paragraphs import Words
@@ -212,7 +217,7 @@ def _prepared(
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     with contextlib.ExitStack() as stack:
         torch_device: Any = None
-        if config.asks_endpoint and (launched().count > 1 or made_by.in_other_processes):
+        if config.asks_endpoint and (launched().count > 1 or processes.in_other_processes):
             raise UserError(
                 "an endpoint can only be used by one process",
                 hint="`concurrency=N` sends several requests at a time",
@@ -224,8 +229,8 @@ def _prepared(
             if launched().first and config.backend == "native":
                 warn_of_slow_bf16(config.precision, find_device(device), warn_caller)
             stack.enter_context(keep_memory())
-            torch_device = find_device("cpu" if made_by.in_other_processes else device)
-        where: Any = {"out": Path(out), "overwrite": overwrite, "workers": made_by}
+            torch_device = find_device("cpu" if processes.in_other_processes else device)
+        where: Any = {"out": Path(out), "overwrite": overwrite, "workers": processes}
         ready = prepare_generation(config, name, torch_device, __version__, command, **where)
         stack.callback(ready.close)
         if ready.estimate:  # before anything is paid for
@@ -250,36 +255,37 @@ def filter_questions(
     """Keep the generated questions that a teacher can answer, and add unanswerable ones.
 
     Args:
-        corpus: of generated questions.
+        corpus: the corpus of generated questions.
         teacher: a model that answers questions.
-        workers, engine, address: what filters, as for `generate_questions`; each process loads the teacher.
+        workers, engine, address: the processes that filter, as for `generate_questions`; each loads the
+            teacher.
         settings: the options of `mtkd augment questions filter`, under the same names with underscores
             (`unanswerable`, `min_overlap`, `min_confidence`, `max_copied`, `round_trip`, ...): fields of
             `FilterSettings`.
 
     Returns:
-        What was kept, with counts by reason.
+        The corpus that was written, and the number of questions by outcome.
 
     Raises:
-        UserError: the corpus or the teacher cannot be used, or nothing is left.
+        UserError: the corpus or the teacher cannot be used, or no question is left.
     """
     from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
     from mtkd.output_files.distributed import launched
     from tasks.common.progress import progress
 
-    made_by = Workers(workers, engine, address)
+    processes = Workers(workers, engine, address)
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
-    ranks = launched()  # first: it decides which device is this process's
-    answerer = load_answerer(Path(teacher), "cpu" if made_by.in_other_processes else None)
-    load = partial(_load_same, path_for_workers(str(teacher)), answerer.digest)
+    ranks = launched()  # must come first: it sets the device of this process
+    answerer = load_answerer(Path(teacher), "cpu" if processes.in_other_processes else None)
+    load = partial(_load_in_worker, path_for_workers(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:
         return filter_corpus(
             job,
             answerer,
             Path(out),
-            workers=made_by,
+            workers=processes,
             load=load,
             overwrite=overwrite,
             ranks=ranks,
@@ -288,15 +294,15 @@ def filter_questions(
 
 
 def load_answerer(directory: Path, device: Device | None = None) -> Answerer:
-    """The teacher that answers questions, from the directory of a run or of a model."""
+    """Load the teacher that answers questions, from a run or model directory."""
     from mtkd.device import find_device
     from mtkd.evaluation.question_answering import SpanAnswerer
 
     return SpanAnswerer.load(directory, find_device(device))
 
 
-def _load_same(teacher: str, digest: str) -> Answerer:
-    """Load the teacher in another process."""
+def _load_in_worker(teacher: str, digest: str) -> Answerer:
+    """Load the teacher in a worker process; UserError if its digest differs from `digest`."""
     from mtkd.device import worker_device
 
     answerer = load_answerer(Path(teacher), str(worker_device()))

@@ -1,4 +1,4 @@
-"""Reports on finished runs."""
+"""`mtkd.report_html`, `report_knowledge` and `report_plot`: reports on finished runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def report_html(
         teacher: a directory or hub name of a fine-tuned transformers checkpoint, which is scored on the
             validation rows of the runs, and shown as the teacher; only for runs on one task.
         teacher_labels: the labels in the order of its outputs; see `mtkd.distill`.
-        data: where the texts of the rows are read; by default where each run read them. Other rows than those
-            of the run are not shown.
+        data: where the texts of the rows are read; by default where each run read them. Rows that differ from
+            those of the run are not shown.
         examples: the maximum number of rows per task and pair of models; 0 = none.
         bench: also time the models on the CPU.
         overwrite: replace the file `out`.
@@ -67,7 +67,15 @@ def report_html(
 @checked
 @remote_paths("runs")
 def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
-    """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
+    """Plot the scores of finished runs against the amount of hidden-state knowledge they kept.
+
+    Args:
+        runs: run directories, or directories that contain some, such as the output of `compare`.
+        out: the directory to write.
+
+    Returns:
+        The files that were written.
+    """
     from mtkd.evaluation.knowledge_curve import plot_knowledge, read_points
 
     return plot_knowledge(read_points([Path(run) for run in runs]), Path(out))
@@ -79,9 +87,9 @@ def report_plot(comparisons: Sequence[str | Path], out: str | Path, *, overwrite
     """Plot the trained rows of several finished comparisons together: score against time and size.
 
     Args:
-        comparisons: files compare.json of `compare`, or the directories that hold them. They must have the
-            same tasks. Rows with the same name get the titles of their comparisons added.
-        out: the plot; a .png, .svg or .pdf file.
+        comparisons: the files compare.json that `compare` wrote, or the directories that hold them. They must
+            have the same tasks. Rows with the same name get the titles of their comparisons added.
+        out: the plot: a .png, .svg or .pdf file.
         overwrite: replace the file `out`.
 
     Returns:

@@ -50,24 +50,27 @@ def plan_store(
     batch: PositiveInt = 32,
     budget: Bytes | None = None,
 ) -> StorePlan:
-    """How large a store would be and how long the teacher would take; nothing is written.
+    """Estimate the size of a store and the time to build it; nothing is written.
 
     Args:
-        recipe: whose needs the store serves.
-        data, tasks: of which rows ("pocket", "hub" or a directory; names or task files).
-        teacher: whose knowledge: a run of `refine` (or the model that it returned), or a pretrained encoder.
-        out: the directory whose disk is looked at.
-        corpus: an augmented corpus whose copies are stored too.
+        recipe: the recipe that the store is for.
+        data: the source of the rows: "pocket", "hub" or a directory.
+        tasks: names of tasks or task files.
+        teacher: the teacher whose outputs are stored: a run of `refine` (or the model that it returned), or a
+            pretrained encoder.
+        out: the directory whose free disk space is checked.
+        corpus: an augmented corpus whose copies are also stored.
         limit: the maximum number of training rows per task.
         unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
             task (see `distill`); by default those of data and task files.
-        settings: dotted setting -> value, over the recipe's.
-        dtype: of vectors on disk: "fp32", "fp16", "bf16" or "int8"; precision: of the teacher while it runs.
-        batch: rows that the teacher reads at once.
-        budget: bytes; depth, tokens and width of the hidden states are then chosen to fit.
+        settings: dotted setting -> value; overrides the recipe's.
+        dtype: the data type of vectors on disk: "fp32", "fp16", "bf16" or "int8".
+        precision: the precision in which the teacher runs: "fp32" or "bf16".
+        batch: rows per forward pass of the teacher.
+        budget: the maximum size in bytes; depth, tokens and width of the hidden states are chosen to fit it.
 
     Raises:
-        UserError: anything wrong with recipe, data, teacher or corpus.
+        UserError: the recipe, data, teacher or corpus is invalid.
     """
     from mtkd.jobs.knowledge_store import plan_store as job
 
@@ -113,24 +116,27 @@ def build_store(
     overwrite: bool = False,
     command: str = "mtkd.build_store(...)",
 ) -> StoreManifest:
-    """Run the teacher over all rows and keep what the recipe needs; an unfinished store is resumed.
+    """Run the teacher on all rows, and store the outputs that the recipe needs.
+
+    An unfinished store is resumed.
 
     Args:
-        out: where the store goes; overwrite: drop another store that is there.
-        workers: processes that each load the teacher, 1 by default; the output does not depend on their
-            number.
-        engine: "processes" on this machine, which share its GPU; or "ray" for a Ray cluster, by default one
-            process for each of its GPUs or, if it has none, CPUs (docs/scale.md).
-        address: of the Ray cluster; "auto" = the one on this machine; None = start one.
-        command: how the store's manifest says it was made.
+        out: the directory of the store.
+        workers: the number of processes, each of which loads the teacher; the output does not depend on it.
+            By default 1, or with Ray one per GPU of the cluster (per CPU, if it has no GPUs).
+        engine: where the processes run: "processes" = on this machine, sharing its GPU; "ray" = on a Ray
+            cluster (docs/scale.md).
+        address: the address of the Ray cluster; "auto" = the one on this machine; None = start one.
+        overwrite: replace another store in `out`.
+        command: the command line that the store's manifest records.
         others: as for `plan_store`.
 
     Raises:
-        UserError: as `plan_store`; another store is in `out`; too little space.
+        UserError: see `plan_store`; also if `out` holds another store, or there is too little disk space.
     """
     from mtkd.jobs.knowledge_store import build_store as job
 
-    made_by = Workers(workers, engine, address)
+    processes = Workers(workers, engine, address)
     request = store_request(
         recipe=recipe,
         data=data,
@@ -147,7 +153,7 @@ def build_store(
         budget=budget,
     )
     return job.build_store(
-        request, Path(out), command, workers=made_by, overwrite=overwrite, warn=warn_caller
+        request, Path(out), command, workers=processes, overwrite=overwrite, warn=warn_caller
     )[0]
 
 
@@ -160,21 +166,24 @@ def repair_store(
     engine: Engine = "processes",
     address: str | None = None,
 ) -> list[str]:
-    """Rebuild the damaged shards of a store, and nothing else; the files that were rebuilt.
+    """Rebuild only the damaged shards of a store.
 
     Args:
         workers, engine, address: see `build_store`.
+
+    Returns:
+        The files that were rebuilt.
     """
-    made_by = Workers(workers, engine, address)
     from mtkd.jobs.knowledge_store import build_store as job
 
-    return job.repair_store(Path(store), made_by)[1]
+    processes = Workers(workers, engine, address)
+    return job.repair_store(Path(store), processes)[1]
 
 
 @checked
 @remote_paths("store")
 def store_info(store: str | Path) -> StoreManifest:
-    """What a store holds: of which teacher, of which rows, how much."""
+    """Read the manifest of a store: its teacher, its tasks and its size."""
     from mtkd.knowledge_store.store_manifest import read_store_manifest
 
     return read_store_manifest(Path(store))
@@ -196,7 +205,11 @@ def store_request(
     batch: int,
     budget: int | None,
 ) -> StoreRequest:
-    """What a store is asked to hold, from the arguments of `plan_store`."""
+    """Convert the arguments of `plan_store` to a request for a store.
+
+    Raises:
+        UserError: `tasks` contains a task object, which has no name that a store could record.
+    """
     from mtkd.jobs.knowledge_store.plan_store import StoreRequest
 
     task_list = tasks if isinstance(tasks, list | tuple) else [tasks]

@@ -1,4 +1,4 @@
-"""`mtkd.suggest_students`: which students are as fast and as small as needed."""
+"""`mtkd.suggest_students`: find students that are fast and small enough."""
 
 from __future__ import annotations
 
@@ -34,21 +34,25 @@ def suggest_students(
 ) -> Suggestions:
     """Time students of several shapes against the teacher, and say which reach the targets.
 
-    Nothing is trained. The students have random weights: some of the teacher's layers, narrower Transformers,
-    BiLSTMs, and averaged token vectors. Each is listed with the command that trains it, in the order of the
-    scores that mtkd's own measurements suggest; the scores on your tasks can differ.
+    Nothing is trained: the students have random weights. Among them are Transformers with fewer of the
+    teacher's layers, narrower Transformers, BiLSTMs, and averaged token vectors. Each is listed with the
+    command that trains it, in the order of its expected score by mtkd's own measurements; the order on your
+    tasks can differ.
 
     Args:
         teacher: a run or model directory, or a pretrained encoder.
-        target_speedup: how many times as fast as the teacher a student should be at least.
-        max_mb: the maximum size of its weights in MB (10^6 bytes), in fp32 unless `int8`.
+        target_speedup: the minimum speed of a student, relative to the teacher.
+        max_mb: the maximum size of a student's weights in MB (10^6 bytes), in fp32 unless `int8`.
         int8: `max_mb` limits the size of an int8 export, which is about a quarter of the fp32 weights.
         data: the training rows; with them, BiLSTM and static students are also timed with a vocabulary pruned
             to the tokens of these rows (`student.vocabulary=pruned`). Not needed for task files with [files].
         tasks: by default those of the teacher.
-        unlabelled: text without labels of these tasks; see `mtkd.distill`.
-        seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after one more.
-        threads: of the CPU; None = as torch is set.
+        unlabelled: rows without labels of these tasks; see `mtkd.distill`.
+        seq_len: tokens per row.
+        batch: rows per batch.
+        rounds: timed batches per model, after one that is not timed.
+        threads: CPU threads; None = torch's current setting.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
 
     Raises:
         UserError: a target is not above 0, the teacher is unknown, is not a Transformer or cannot read

@@ -1,4 +1,4 @@
-"""`mtkd.refine` and `mtkd.finetune`: training on labels as functions."""
+"""`mtkd.refine` and `mtkd.finetune`: training on labels."""
 
 from __future__ import annotations
 
@@ -47,29 +47,30 @@ def refine(
 
     Args:
         encoder: hub name or directory of a pretrained encoder, or a checkpoint of MT-DNN (FILE.pt), which is
-            converted to the directory FILE.pt.converted; "minilm" is installed beside mtkd.
+            converted to the directory FILE.pt.converted; "minilm" is installed with mtkd.
         data: "pocket", "hub", a directory, tables such as {"rte": {"train": rows, "validation": rows}}
             (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these. It can
             be left out if every task is a task file with [files].
         tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
-        out: the run directory. An unfinished run of the same settings that is there is resumed. It may be a
-            URL such as "s3://bucket/run", and so may whatever names an input (docs/scale.md).
+        out: the run directory. If it holds an unfinished run with the same settings, that run is resumed.
+            Outputs and inputs may be URLs such as "s3://bucket/run" (docs/scale.md).
         recipe: the settings to start from: a name or the path of a .toml file.
         settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
-        train: a `TrainSettings`, of which the fields that were given override the recipe's.
+        train: a `TrainSettings`; the fields that were given override the recipe's.
         limit, eval_limit: the maximum number of training and of validation rows per task (a seeded sample).
         epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr
             and train.seed.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
-        resume: fail unless `out` holds this run, finished or not.
-        overwrite: drop what another run left in `out`.
-        callbacks: called after steps, evaluations and checkpoints, and at the end (`mtkd.Callback`).
+        resume: raise an error unless `out` holds this run, finished or unfinished.
+        overwrite: replace another run in `out`.
+        callbacks: objects that are called after steps, evaluations and checkpoints, and at the end
+            (`mtkd.Callback`).
 
     Returns:
         The trained model; `.scores` has its validation scores.
 
     Raises:
-        UserError: anything wrong with data, encoder or settings, before anything is written.
+        UserError: the data, encoder or settings are invalid; nothing is written then.
     """
     from mtkd.api.model import Model
     from mtkd.jobs.refine import refine as refine_job
@@ -125,15 +126,15 @@ def finetune(
 
     Args:
         model: a run or model directory, or a model.
-        task: one task; a task that the model does not know gets a fresh head.
-        lr: train at this rate alone, instead of trying the recipe's `learning_rates`.
+        task: one task; if the model has no head for it, it gets a new one.
+        lr: the only learning rate to try, instead of the recipe's `learning_rates`.
         others: as for `refine`.
 
     Returns:
         The fine-tuned model; `.scores` has its validation scores.
 
     Raises:
-        UserError: anything wrong with data, model or settings, before anything is written.
+        UserError: the data, model or settings are invalid; nothing is written then.
     """
     from mtkd.api.model import Model
     from mtkd.jobs.finetune import finetune as finetune_job

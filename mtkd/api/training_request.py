@@ -1,4 +1,4 @@
-"""From the arguments of `mtkd.refine`, `mtkd.distill` and `mtkd.finetune` to what a job takes."""
+"""Converting the arguments of `mtkd.refine`, `mtkd.distill` and `mtkd.finetune` to the inputs of a job."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def prepare(
     model: Any = None,
     **shorthands: Any,
 ) -> tuple[Any, Any]:
-    """The validated settings of a recipe, and the request, from a function's arguments.
+    """Validate the arguments of a function; returns the settings of its recipe, and the request for the job.
 
     Args:
-        model: whose tasks may also be named.
+        model: a model or models, whose tasks `tasks` may also name.
         shorthands: see `load_recipe`.
         others: see `mtkd.refine`.
     """
@@ -70,12 +70,12 @@ def load_recipe(
     train: TrainSettings | None = None,
     **shorthands: Any,
 ) -> Any:
-    """The validated settings of a recipe, with those that a function's arguments change.
+    """The validated settings of a recipe, with the changes that a function's arguments make.
 
     Args:
         settings: dotted setting -> value, or an array of values.
-        train: settings of the training loop, of which those that were given count.
-        shorthands: values for names in `SHORTHANDS`; None = as in the recipe.
+        train: settings of the training loop; only the fields that were given are used.
+        shorthands: values for names in `SHORTHANDS`; None = the recipe's value.
     """
     from mtkd.recipes import dotted, load_settings, refuse_contradiction
 
@@ -93,7 +93,7 @@ def load_recipe(
 
 
 def _tasks_of(model: Any) -> list[Task]:
-    """The tasks that a saved or loaded model knows, where they are no built-in ones."""
+    """The tasks of a saved or loaded model, or of several, that are not built in."""
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.models.saved_model import is_saved_model, read_saved
     from tasks.glue import TASKS
@@ -109,6 +109,7 @@ def _tasks_of(model: Any) -> list[Task]:
     return [task for task in tasks if task.name not in TASKS]
 
 
+# Argument -> the setting that it stands for.
 SHORTHANDS = {
     "epochs": "train.epochs",
     "steps": "train.steps",
@@ -134,7 +135,7 @@ def _train_changes(
 
 
 def model_or_path(model: Any) -> Any:
-    """What a job takes as a model: its directory where it has one, else the module itself.
+    """Convert a model for a job: to its directory if it has one, else to its module.
 
     Args:
         model: a model, or a list or a mapping of models.
@@ -153,7 +154,7 @@ def model_or_path(model: Any) -> Any:
 def paths_as_text(
     unlabelled: Mapping[str, str | Path | Sequence[str | Path]] | None,
 ) -> dict[str, str | list[str]]:
-    """The argument `unlabelled` of functions that take only files, with names in place of paths."""
+    """Convert the paths in an argument `unlabelled` to text; None becomes an empty mapping."""
     return {
         task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
         for task, files in (unlabelled or {}).items()

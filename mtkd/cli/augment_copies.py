@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from tasks.data.corpus_reader import CorpusManifest
 
-_LONGEST_TOKEN = 100
+_LONGEST_TOKEN = 100  # characters
 _source_options = stack(
     data_option,
     click.option("--tasks", required=True, help="tasks, groups of tasks or task files, comma-separated"),
@@ -42,7 +42,7 @@ _copies_option = click.option(
     metavar="[TASK=]N",
     help="copies of each row  [default: 40 for stsb, mrpc and rte, else 10]",
 )
-_many_copies_option = click.option(
+_copies_20_option = click.option(
     "--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]"
 )
 _writing_options = stack(
@@ -55,8 +55,8 @@ _writing_options = stack(
 )
 
 
-def _short(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuse a token that would make each copy huge."""
+def _check_token(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Raise UserError for a mask token so long that the copies would be huge."""
     if len(value) > _LONGEST_TOKEN:
         expected = f"up to {_LONGEST_TOKEN} characters"
         raise UserError(f"{param.opts[0]} has {len(value):,} characters", expected=expected)
@@ -65,7 +65,7 @@ def _short(context: click.Context, param: click.Parameter, value: str) -> str:
 
 _run_options = stack(
     seed_option,
-    click.option("--mask-token", default="[MASK]", callback=_short, help="the teacher's mask token"),
+    click.option("--mask-token", default="[MASK]", callback=_check_token, help="the teacher's mask token"),
     _writing_options,
 )
 
@@ -95,12 +95,12 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: A
     "--p-pos", default=0.1, help="probability that a word is replaced by another of its part of speech"
 )
 @click.option("--p-ngram", default=0.25, help="probability that a text is cut to 1 to 5 consecutive words")
-@_many_copies_option
+@_copies_20_option
 @click.option(
     "--tagger",
     default="auto",
     metavar="auto|spacy:MODEL|nltk|none",
-    help="what finds parts of speech (nothing is downloaded); none: any word can replace any other",
+    help="the part-of-speech tagger (nothing is downloaded); none: any word can replace any other",
 )
 @_run_options
 def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
@@ -134,7 +134,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
     type=click.IntRange(min=1),
     help="number of words from which a replacement is drawn",
 )
-@_many_copies_option
+@_copies_20_option
 @seed_option
 @device_option
 @_writing_options
@@ -180,7 +180,7 @@ def run_augmenter(
 
 
 def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
-    """Show what a corpus holds."""
+    """Print a table of the corpus and the closing line, or JSON; only in the process with rank 0."""
     from mtkd.output_files.distributed import launched
 
     if not launched().first:
@@ -188,13 +188,13 @@ def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
     manifest = written.manifest
 
     def draw() -> None:
-        _draw(manifest)
+        _draw_tasks(manifest)
         say_written(manifest.rows, "copies", out, written.kept)
 
     show(manifest.to_json(), json_file, draw)
 
 
-def _draw(manifest: CorpusManifest) -> None:
+def _draw_tasks(manifest: CorpusManifest) -> None:
     table(
         ("task", "rows", "copies per row", "copies", "words changed", "copies with none changed"),
         [

@@ -24,7 +24,7 @@ from mtkd.cli.options import (
 if TYPE_CHECKING:
     from augment.questions.filtering.filter_corpus import Filtered
 
-_SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
+_TOLERATED_SHORTFALL = 0.01  # of the share of unanswerable questions; a larger one gives a warning
 
 
 @click.command("filter")
@@ -80,6 +80,6 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
 def _draw(filtered: Filtered, requested: float, out: Path) -> None:
     table(("outcome", "questions", "share"), filtered.tally.lines())
     share = filtered.tally.unanswerable
-    if share < requested - _SHORT_OF:
+    if share < requested - _TOLERATED_SHORTFALL:
         warn(f"{share:.1%} of the rows have no answer, not {requested:.1%}: the teacher answers the others")
     say_written(filtered.tally.rows, "questions", out, filtered.kept)

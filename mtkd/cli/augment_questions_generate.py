@@ -25,8 +25,8 @@ from mtkd.cli.options import (
 if TYPE_CHECKING:
     from tasks.data.corpus_reader import CorpusManifest
 
-_ABOVE_0 = click.IntRange(min=1)
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE_INT = click.IntRange(min=1)
+_POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
@@ -49,8 +49,8 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     metavar="MIN:MAX",
     help="use paragraphs of these lengths, in words; longer ones are split between sentences",
 )
-@click.option("--per-paragraph", default=1, type=_ABOVE_0, help="questions per paragraph")
-@click.option("--beams", default=1, type=_ABOVE_0, help="beam search width")
+@click.option("--per-paragraph", default=1, type=_POSITIVE_INT, help="questions per paragraph")
+@click.option("--beams", default=1, type=_POSITIVE_INT, help="beam search width")
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
 @click.option("--top-p", default=0.95, help="nucleus sampling threshold of --sample")
 @click.option("--temperature", default=1.0, help="temperature of --sample")
@@ -80,7 +80,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--precision",
     default="fp32",
     type=click.Choice(["fp32", "bf16", "auto"]),
-    help="precision of the native backend; auto: bf16 on a device that multiplies in it, else fp32",
+    help="precision of the native backend; auto: bf16 on a device with native bf16 support, else fp32",
 )
 @click.option(
     "--batch",
@@ -90,10 +90,10 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "32 on a CPU",
 )
 @workers_options
-@click.option("--shard-rows", default=1000, type=_ABOVE_0, help="questions per output file")
-@click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
+@click.option("--shard-rows", default=1000, type=_POSITIVE_INT, help="questions per output file")
+@click.option("--limit", type=_POSITIVE_INT, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
-@click.option("--endpoint-model", metavar="NAME", help="name of the model to request from an endpoint")
+@click.option("--endpoint-model", metavar="NAME", help="name of the model at the endpoint")
 @click.option(
     "--api-key-env",
     metavar="VARIABLE",
@@ -109,21 +109,24 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--extra-body",
     metavar="JSON",
     callback=json_value,
-    help="""more fields of each request, such as '{"top_k": 20}'; null removes one""",
+    help="""additional fields of each request, such as '{"top_k": 20}'; null removes one""",
 )
 @click.option(
     "--concurrency",
     default=8,
-    type=_ABOVE_0,
+    type=_POSITIVE_INT,
     help="maximum number of requests to an endpoint at the same time",
 )
 @click.option(
-    "--requests-per-minute", type=_POSITIVE, metavar="N", help="maximum requests per minute to an endpoint"
+    "--requests-per-minute",
+    type=_POSITIVE_FLOAT,
+    metavar="N",
+    help="maximum requests per minute to an endpoint",
 )
 @click.option(
     "--timeout",
     default=60.0,
-    type=_POSITIVE,
+    type=_POSITIVE_FLOAT,
     metavar="SECONDS",
     help="seconds to wait for a response of an endpoint",
 )
@@ -179,7 +182,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
 
 
 def _say_unused_pipeline() -> None:
-    """Name an installed spaCy pipeline, used only on request: a corpus must not depend on a machine."""
+    """Name an installed spaCy pipeline; it is used only on request, so that results do not depend on it."""
     from augment.questions.generation.answer_candidates import installed_pipelines
 
     for name in installed_pipelines()[:1]:
@@ -187,6 +190,7 @@ def _say_unused_pipeline() -> None:
 
 
 def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
+    """Print the counts of paragraphs and questions, and some examples."""
     from augment.questions.generation.prepare_generation import samples, silent_paragraphs
 
     entry = manifest.tasks[0]

@@ -23,7 +23,7 @@ from mtkd.cli.options import (
 )
 from tasks.common.errors import UserError, brief
 
-_ALL = "all"  # in place of a grid: all built-in grids
+_ALL = "all"  # given as GRID: all built-in grids
 
 
 @click.command()
@@ -32,7 +32,7 @@ _ALL = "all"  # in place of a grid: all built-in grids
 @click.option(
     "--teacher",
     metavar="DIR|NAME",
-    help="the teacher, also in place of one that the grid refines; {task} stands for the name of the task",
+    help="the teacher, which also replaces one that the grid refines; {task} stands for the name of the task",
 )
 @teacher_labels_option
 @click.option(
@@ -155,10 +155,10 @@ def compare(
 
     def draw() -> None:
         table(result.columns(), result.lines(), result.grid.title)
-        if gaps := result.difference_lines():
-            table(result.difference_columns(), gaps, result.difference_title)
-        more = len(result.metric_columns()) > 1 + len(result.tasks)
-        if columns == "all" or (columns is None and grid in grid_names() and more):
+        if differences := result.difference_lines():
+            table(result.difference_columns(), differences, result.difference_title)
+        has_more = len(result.metric_columns()) > 1 + len(result.tasks)
+        if columns == "all" or (columns is None and grid in grid_names() and has_more):
             table(result.metric_columns(), result.metric_lines(), METRICS_TITLE)
         for note in result.notes:
             echo(note)

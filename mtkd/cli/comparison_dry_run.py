@@ -1,4 +1,4 @@
-"""What `mtkd compare --dry-run` prints: the commands of one grid, of all, or one command for each grid."""
+"""`mtkd compare --dry-run`: print the commands of one grid or of all grids, or one command per grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.common.errors import UserError, counted
 
 
 def print_grid(name: str, options: Mapping[str, Any]) -> None:
-    """Print the commands of a grid's runs, and which of their words stand for missing options.
+    """Print the commands of a grid's runs, and which of their words are placeholders for missing options.
 
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
@@ -29,11 +29,11 @@ def print_grid(name: str, options: Mapping[str, Any]) -> None:
 
 
 def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
-    """Print what each built-in grid reproduces, and its commands or why it cannot run with these options.
+    """Print, for each built-in grid, what it reproduces and its commands, or why it cannot run.
 
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
-        one_command: True to print the command that runs the grid, instead of the commands of its runs.
+        one_command: whether to print one command that runs the grid, instead of the commands of its runs.
 
     Raises:
         UserError: no grid can run with these options.
@@ -46,12 +46,12 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
     refused: list[UserError] = []
     for name in grid_names():
         grid, out = load_grid(name, {}, {}), (options["out"] or Path()) / name
-        about = f"{grid.title}; {grid.source}"
+        description = f"{grid.title}; {grid.source}"
         try:
             planned, hints = _plan(name, options, out=out)
         except UserError as error:
             refused.append(error)
-            blocks.append(f"# {name}: {about}\n{as_options(_why_not(error))}")
+            blocks.append(f"# {name}: {description}\n{as_options(_why_not(error))}")
             continue
         all_runs += planned
         all_hints |= {key: all_hints.get(key, hint) for key, hint in hints.items()}
@@ -59,7 +59,7 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
         if one_command:
             commands = [shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)])]
         runs = counted(len(_commands(planned)), "run")
-        blocks.append("\n".join([f"# {name} ({runs}): {about}", *commands]))
+        blocks.append("\n".join([f"# {name} ({runs}): {description}", *commands]))
     none_left = len(refused) == len(blocks)
     if none_left and len({error.problem for error in refused}) == 1:
         raise refused[0]
@@ -72,7 +72,7 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
 
 
 def _why_not(error: UserError) -> str:
-    """Why a grid has no commands, as comments of a shell script."""
+    """The error of a grid as comments of a shell script."""
     hint = f" ({error.hint})" if error.hint else ""
     return "# cannot run with these options: " + "\n#   ".join(
         map(str.strip, f"{error.problem}{hint}".splitlines())
@@ -80,7 +80,7 @@ def _why_not(error: UserError) -> str:
 
 
 def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[PlannedRun], dict[str, str]]:
-    """The runs of a grid, and for each input with a placeholder the hint that says how to give it."""
+    """The runs of a grid, and for each missing input the hint that says how to pass it."""
     from mtkd.api.grid_runs import plan_grid
 
     grid, inputs = plan_grid(name, **{**options, "out": out})
@@ -90,13 +90,13 @@ def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[Pla
 
 
 def _commands(planned: Sequence[PlannedRun]) -> list[str]:
-    """The command lines of some runs, each once."""
+    """The command lines of some runs, without duplicates."""
     jobs = dict.fromkeys(job for run in planned for job in run.jobs)
     return [f"mtkd {shlex.join(job.command)}" for job in jobs]
 
 
 def _print_notes(planned: Sequence[PlannedRun], hints: Mapping[str, str], *, without_out: bool) -> None:
-    """Say what the words in the commands stand for that are not known yet."""
+    """Explain the placeholders in the commands."""
     for name, hint in hints.items():
         say(f"{name.upper()} is a placeholder: for a run, {as_options(hint)}")
     if without_out:
@@ -104,19 +104,20 @@ def _print_notes(planned: Sequence[PlannedRun], hints: Mapping[str, str], *, wit
     if any("--steps 'STEPS OF " in command for command in _commands(planned)):
         say(
             "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
-            "command for some of its tasks takes their share"
+            "command for some of its tasks gets the share of these tasks"
         )
 
 
 def _words_for_grid(words: Sequence[str], name: str, missing: Sequence[str], out: Path) -> list[str]:
-    """The words of a dry run without a grid as those that run this grid, with another output directory.
+    """Change the arguments of a dry run of all grids to those that run one grid in its own directory.
 
     Args:
-        missing: options that the grid needs and that are not among the words.
+        words: the arguments of `mtkd`.
+        missing: options that the grid needs and that are not among them.
     """
     command, *given = [word for word in words if word != "--dry-run"]
-    places = [n for n, word in enumerate(given) if word == "--out" or word.startswith("--out=")]
-    for place in reversed(places):
-        del given[place : place + (2 if given[place] == "--out" else 1)]
+    positions = [n for n, word in enumerate(given) if word == "--out" or word.startswith("--out=")]
+    for position in reversed(positions):
+        del given[position : position + (2 if given[position] == "--out" else 1)]
     placeholders = [word for option in missing for word in (f"--{option}", option.upper())]
     return [command, name, *given, *placeholders, "--out", str(out)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def data() -> None:
-    """Look at data before training on it."""
+    """Check data before training on it."""
 
 
 @data.command("check")
@@ -94,5 +94,6 @@ def _draw(report: DataReport, max_lines: int) -> None:
 
 
 def _balance(split: SplitReport) -> str:
+    """The share of rows with each label, such as "positive 52%, negative 48%"."""
     total = sum(count.rows for count in split.balance)
     return ", ".join(f"{count.label} {count.rows / total:.0%}" for count in split.balance if count.rows)

@@ -1,4 +1,4 @@
-"""`mtkd demo`: the pipeline mtkd/pipelines/demo.toml on the pocket tasks, and what it gains."""
+"""`mtkd demo`: run the pipeline mtkd/pipelines/demo.toml on the pocket tasks, and print its results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mtkd.cli.options import echo, quiet_option, say, table
 from mtkd.training.run_record import read_run_record
 from tasks.common.files import write_json
 
-# Step -> its name in demo.json.
-NAMES = {
+# Step of the pipeline -> its name in demo.json.
+STEP_NAMES = {
     "teacher": "teacher",
     "labels": "control",
     "distilled": "distilled",
     "finetuned": "fine-tuned",
     "report": "report",
 }
-# What `--tiny` changes of the file; without it, the file is run as it is.
+# The settings of the pipeline that `--tiny` changes.
 TINY: dict[str, Any] = {
     "tasks": ["sst2", "mrpc"],
     "limit": 64,
@@ -55,16 +55,18 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
     from mtkd.pipelines.run import run_pipeline
 
     if tiny:
-        say("a check that everything runs: two tasks, 64 rows each; the scores say nothing")
+        say("--tiny checks that everything runs: two tasks, 64 rows each; the scores carry no information")
     started = time.monotonic()
     settings = {"out": str(out), "seed": seed} | (TINY if tiny else {})
     results = run_pipeline("demo", settings=settings, overwrite=overwrite)
-    names = tuple(name for step, _, name in (r.name.partition("/") for r in results) if step == "finetuned")
-    seconds = dict.fromkeys(NAMES.values(), 0.0)
+    tasks = tuple(task for step, _, task in (r.name.partition("/") for r in results) if step == "finetuned")
+    seconds = dict.fromkeys(STEP_NAMES.values(), 0.0)
     for result in results:
-        seconds[NAMES[result.name.partition("/")[0]]] += (result.seconds or 0.0) if result.reason else 0.0
-    scores = _scores(out, names)
-    gain = _gain(out, names)
+        seconds[STEP_NAMES[result.name.partition("/")[0]]] += (
+            (result.seconds or 0.0) if result.reason else 0.0
+        )
+    scores = _scores(out, tasks)
+    gain = _gain(out, tasks)
     speed, size = _bench(out, batch=8 if tiny else 64)
     seconds["total"] = time.monotonic() - started
     _report(scores, gain, speed, size)
@@ -80,23 +82,23 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
     say(f"the demo took {seconds['total']:.0f} s ({times}); everything is in {out}; open {out}/report.html")
 
 
-def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
+def _scores(out: Path, tasks: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Task (or "average") -> the score of the best constant prediction, the teacher, and each student."""
     models = ("teacher", "labels", "distilled")
     runs = {name: read_run_record(out / name / "run.json")["scores"] for name in models}
     scores_by_task = {}
-    for task in names:
+    for task in tasks:
         key = f"{task}/validation"
         scores_by_task[task] = {"majority": runs["teacher"][key]["majority"]}
         scores_by_task[task] |= {name: scores[key]["primary"] for name, scores in runs.items()}
         tuned = read_run_record(out / "finetuned" / task / "run.json")["scores"]
         scores_by_task[task]["finetuned"] = tuned[key]["primary"]
-    columns = list(scores_by_task[names[0]])
-    average = {name: sum(scores[name] for scores in scores_by_task.values()) / len(names) for name in columns}
+    columns = list(scores_by_task[tasks[0]])
+    average = {name: sum(scores[name] for scores in scores_by_task.values()) / len(tasks) for name in columns}
     return scores_by_task | {"average": average}
 
 
-def _gain(out: Path, names: tuple[str, ...]) -> Any:
+def _gain(out: Path, tasks: tuple[str, ...]) -> Any:
     """The paired difference between the distilled student and the one that learned from labels alone."""
     from mtkd.evaluation.differences import AVERAGE, differences_by_task, sample_scores
     from mtkd.evaluation.scoring import read_predictions
@@ -104,13 +106,13 @@ def _gain(out: Path, names: tuple[str, ...]) -> Any:
     from tasks.task_names import resolve
 
     runs = [read_predictions(out / name / PREDICTIONS) for name in ("distilled", "labels")]
-    pairs = {task.name: sample_scores(task, [{0: run[task.name]} for run in runs]) for task in resolve(names)}
+    pairs = {task.name: sample_scores(task, [{0: run[task.name]} for run in runs]) for task in resolve(tasks)}
     distilled, labels = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
     return differences_by_task(distilled, labels)[AVERAGE]
 
 
 def _bench(out: Path, batch: int) -> tuple[float, float]:
-    """Time teacher and student in turn; returns the student's speed and weights relative to the teacher's."""
+    """Time teacher and student; returns the student's speed and weights relative to the teacher's."""
     from mtkd.cli.measure import BENCH_COLUMNS, bench_row
     from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 
@@ -122,6 +124,7 @@ def _bench(out: Path, batch: int) -> tuple[float, float]:
 
 
 def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, size: float) -> None:
+    """Print a table of scores, and in sentences the gain, the Pareto front, the speed and the size."""
     columns = (
         "task",
         "best constant prediction",
@@ -156,7 +159,7 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
 
 
 def _pareto_front(average: Mapping[str, float], speed: float) -> str:
-    """The models that no other beats in score or speed without losing in the other, the slowest first.
+    """Describe the models on the Pareto front of score and speed, the slowest first.
 
     Args:
         average: model -> average score; all but the teacher have the student's architecture.
@@ -166,4 +169,6 @@ def _pareto_front(average: Mapping[str, float], speed: float) -> str:
     points = [("teacher", average["teacher"], 1.0), (best, average[best], speed)]
     front = [p for p in points if not any(q[1:] != p[1:] and q[1] >= p[1] and q[2] >= p[2] for q in points)]
     front.sort(key=lambda point: point[2])
-    return ", ".join(f"{NAMES[name]} {score:.3f} at {times:.1f}x the speed" for name, score, times in front)
+    return ", ".join(
+        f"{STEP_NAMES[name]} {score:.3f} at {times:.1f}x the speed" for name, score, times in front
+    )

@@ -1,10 +1,10 @@
-"""Messages of the library as the command line words them: arguments become options.
+"""Rewriting the library's messages for the command line: arguments become options.
 
-The library writes Python, since a notebook has no options: `out`, `limit=400`, `overwrite=True`,
-`teacher='DIR'` and `mtkd.store_info('DIR')`. On the command line these are --out, --limit 400, --overwrite,
---teacher DIR and mtkd store info DIR. A mapping, `teacher={'rte': 'DIR'}`, becomes --teacher rte=DIR.
-Settings are `settings={'pairs': 'bi-encoder'}` or their dotted names, `train.lr=1e-4`; both become --set
-KEY=VALUE.
+The library's messages use Python syntax, since a notebook has no options: `out`, `limit=400`,
+`overwrite=True`, `teacher='DIR'` and `mtkd.store_info('DIR')`. On the command line these are --out,
+--limit 400, --overwrite, --teacher DIR and mtkd store info DIR. A mapping, `teacher={'rte': 'DIR'}`, becomes
+--teacher rte=DIR. Settings are `settings={'pairs': 'bi-encoder'}` or their dotted names, `train.lr=1e-4`;
+both become --set KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from mtkd.teachers.label_lists import label_list
 
-# Arguments that messages name without a value; other words in backticks stay as they are.
+# Arguments that messages name without a value; other words in backticks are not changed.
 NAMED = frozenset(
     word
     for line in (
@@ -26,7 +26,7 @@ NAMED = frozenset(
     )
     for word in line.split()
 )
-# Functions of the library, and the commands that do the same; {} stands for the arguments without a name.
+# Functions of the library, and the commands that do the same; {} stands for the positional arguments.
 COMMANDS = {
     "mtkd.augment": "mtkd augment",
     "mtkd.augment.generate_questions": "mtkd augment questions generate",
@@ -52,14 +52,15 @@ COMMANDS = {
     "mtkd.store_info": "mtkd store info",
 }
 _RENAMED = {"source": "in"}  # `in` is a keyword of Python
-_NOT_PYTHON = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)  # of text that users wrote
+# The errors of `ast` for text that is not valid Python.
+_PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 _CALL = re.compile(r"`(mtkd(?:\.[a-z_]+)+)(?:\(([^`]*)\))?`")
 _ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 
 
 def as_options(text: str) -> str:
-    """The message with arguments and settings in backticks replaced by options, and functions by commands."""
+    """Replace arguments and settings in backticks by options, and functions by commands."""
 
     def option(match: re.Match[str]) -> str:
         name, value = match.group(1), match.group(2)
@@ -81,12 +82,12 @@ def _command(call: re.Match[str]) -> str:
     given = arguments.removesuffix("...").rstrip(", ")
     try:
         parsed = ast.parse(f"f({given})", mode="eval").body
-    except _NOT_PYTHON:
+    except _PARSE_ERRORS:
         return call[0]
     if not isinstance(parsed, ast.Call):
         return call[0]
-    unnamed = " ".join(_word(ast.unparse(value)) for value in parsed.args)
-    words = [command.format(unnamed)] if "{}" in command else [command, *filter(None, [unnamed])]
+    positional = " ".join(_word(ast.unparse(value)) for value in parsed.args)
+    words = [command.format(positional)] if "{}" in command else [command, *filter(None, [positional])]
     words += [_option(str(keyword.arg), ast.unparse(keyword.value)) for keyword in parsed.keywords]
     return " ".join(words + ["..."] * (arguments != given))
 
@@ -96,7 +97,7 @@ def _flag(name: str) -> str:
 
 
 def _option(name: str, text: str) -> str:
-    """An argument and its value in Python as an option."""
+    """The option for an argument and its value in Python syntax."""
     flag = _flag(name)
     value = _value(text)
     if value is True:
@@ -114,12 +115,12 @@ def _value(text: str) -> Any:
     """The value of a literal; None for anything else, such as N."""
     try:
         return ast.literal_eval(text)
-    except _NOT_PYTHON:
+    except _PARSE_ERRORS:
         return None
 
 
 def _word(text: str) -> str:
-    """A value in Python as a word of the command line."""
+    """A value in Python syntax as a quoted word of the command line."""
     value = _value(text)
     return shlex.quote(_joined(value)) if isinstance(value, str | list) else text
 

@@ -63,7 +63,7 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 
     def draw() -> None:
         table(
-            ("recipe", "for", "what it is"), [(n, f"mtkd {c}", recipe_summary(n)) for n, c in named_recipes]
+            ("recipe", "command", "summary"), [(n, f"mtkd {c}", recipe_summary(n)) for n, c in named_recipes]
         )
 
     # Loading settings imports torch for the losses, which takes seconds.

@@ -1,4 +1,4 @@
-"""Where --json may write: never over what a command reads or writes, only over an earlier result."""
+"""Checks of the file for --json: it may replace an earlier result, but nothing that a command uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mtkd.output_files.kept_inputs import files_of_toml, named_paths, refuse_overlap
+from mtkd.output_files.path_overlap import files_of_toml, named_paths, refuse_overlap
 from tasks.common.errors import UserError
 from tasks.common.files import check_output_file
 from tasks.common.reading import read_small_file
@@ -18,7 +18,7 @@ from tasks.common.records import CHECK
 
 # Arguments that name no input.
 _OUTPUTS = ("json_file", "out", "predictions", "folder")
-# Commands that add files to --out, which may hold others.
+# Commands that only add files to --out, which may also hold others.
 _SHARED = ("init", "compare", "knowledge", "plan")
 
 
@@ -43,10 +43,10 @@ def require_result_file(file: Path) -> None:
 
 
 def check_json_target(command: click.Command, params: dict[str, Any]) -> None:
-    """Check the place of a command's result, given all its parameters.
+    """Check the file for --json, given all parameters of the command.
 
     Raises:
-        UserError: see `require_result_file`; or the command reads the file, or writes it otherwise.
+        UserError: see `require_result_file`; also if the command reads the file, or writes it in other ways.
     """
     target = params.get("json_file")
     if target in (None, "-"):
@@ -73,5 +73,5 @@ def _files_in_toml(inputs: dict[str, Any]) -> Iterator[Path]:
 
 
 def _is_inside(file: Path, out: Path) -> bool:
-    place, directory = Path(os.path.realpath(file)), Path(os.path.realpath(out))
-    return directory in (place, *place.parents)
+    path, directory = Path(os.path.realpath(file)), Path(os.path.realpath(out))
+    return directory in (path, *path.parents)

@@ -1,4 +1,4 @@
-"""`mtkd store plan | build | info`."""
+"""`mtkd store plan`, `mtkd store build` and `mtkd store info`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,6 @@ contents_options = stack(
 @report_options
 def plan(out: Path, json_file: str | None, **options: Any) -> None:
     """Estimate the size of a store and the time to build it; nothing is written."""
-
     planned = mtkd.plan_store(**_arguments(options), out=out)
     prepared = planned.prepared
     result = {
@@ -102,11 +101,11 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
     def draw() -> None:
         total = prepared.bytes
         rows = [(kind, size_text(n), f"{n / total:.1%}") for kind, n in prepared.sizes.items()]
-        table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
+        table(("knowledge", "size", "share"), [*rows, ("total", size_text(total), "100.0%")])
         _say_chosen(prepared)
         echo(
             f"{counted(planned.rows, 'row')}, {planned.tokens:,} tokens; "
-            f"teacher about {_clock(planned.seconds)}"
+            f"teacher about {_duration(planned.seconds)}"
         )
         if planned.ahsk:
             ahsk, full = planned.ahsk
@@ -146,14 +145,14 @@ def build(
     from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
     from mtkd.output_files.remote_paths import remote_paths
 
-    made_by = Workers(workers, engine, address)
+    processes = Workers(workers, engine, address)
     if repair:
         if any(options[name] for name in ("recipe", "data", "tasks", "teacher")):
             raise UserError(
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
             )
-        manifest, files = remote_paths(out="out")(repair_store)(out, made_by)
+        manifest, files = remote_paths(out="out")(repair_store)(out, processes)
         if PartialState().is_main_process:
             say(f"rebuilt {counted(len(files), 'damaged shard')} of {len(manifest.shards)}")
             show({"repaired": files}, json_file, lambda: echo("\n".join(files) or "nothing to repair"))
@@ -165,7 +164,7 @@ def build(
             store_request(**options),
             out,
             command_line(),
-            workers=made_by,
+            workers=processes,
             overwrite=overwrite,
             warn=warn_caller,
         )
@@ -205,13 +204,13 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("recipe", "tasks", "teacher"):
         if not options[name]:
             raise UserError(f"a store needs --{name}", hint=f"add --{name}")
-    budget = None if options["budget"] is None else _bytes(options["budget"])
+    budget = None if options["budget"] is None else _parse_size(options["budget"])
     arguments = {name: value for name, value in options.items() if name not in ("sets", "budget")}
     return arguments | {"settings": parse_set(options["sets"]), "budget": budget}
 
 
-def _bytes(text: str) -> int:
-    """A size such as 2GB, 500M or 1000000 in bytes."""
+def _parse_size(text: str) -> int:
+    """Convert a size such as 2GB, 500M or 1000000 to bytes."""
     number = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     unit = number[-1:] if number[-1:] in "KMGT" else ""
     try:
@@ -226,7 +225,7 @@ def _bytes(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """A size for people."""
+    """A number of bytes as text, such as "1.5 GB"."""
     value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -235,13 +234,15 @@ def size_text(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def _clock(seconds: float) -> str:
+def _duration(seconds: float) -> str:
+    """A number of seconds as text, such as "12 min"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _say_chosen(prepared: Any) -> None:
+    """Print the settings that were chosen to fit the budget, if there is one."""
     if prepared.chosen:
         settings = " ".join(f"--set {key}={value}" for key, value in prepared.chosen.items())
         echo(f"chosen for the budget: {settings}")
@@ -270,8 +271,8 @@ def _draw(manifest: Any) -> None:
     contents, teacher = manifest.contents, manifest.teacher
     for line in contents.describe():
         echo(line)
-    digest = (teacher.digest or "of the hub")[:12]
+    digest = f"digest {teacher.digest[:12]}" if teacher.digest else "an encoder from the hub"
     echo(f"at most {contents.max_length} tokens per row; tokeniser digest {teacher.tokeniser[:12]}")
-    echo(f"teacher {teacher.name} (digest {digest}), run in {teacher.precision}")
+    echo(f"teacher {teacher.name} ({digest}), run in {teacher.precision}")
     if manifest.corpus:
         echo(f"with the copies of a corpus (key {manifest.corpus[:12]})")

@@ -1,4 +1,4 @@
-"""A group of commands that are imported when they are called, so that help and typos answer at once."""
+"""A group whose commands are imported when they are called, so that --help and errors appear at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATH = re.compile(r"\b(DIR|FILE|DATA)\b")  # in the metavar of an option or arg
 
 
 class _CheckedContext(click.Context):
-    """Refuses values that no option can have, before the command runs."""
+    """Checks the values of all options before the command runs."""
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         for param in self.command.params:
@@ -26,7 +26,7 @@ class _CheckedContext(click.Context):
             value = self.params.get(param.name or "")
             if _is_empty(value) and (param.name in _TASKS or _PATH.search(param.make_metavar(self))):
                 raise empty_value(param, self)
-            if expected := _refused(value, limit):
+            if expected := _expected_instead(value, limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
                 shown = str(value) if isinstance(value, Path) else value
                 raise UserError(f"{name} {brief(shown)} is not valid", expected=expected)
@@ -42,20 +42,20 @@ def _is_empty(value: Any) -> bool:
     return value == "" or (isinstance(value, list | tuple) and "" in value)
 
 
-def _refused(value: Any, limit: int) -> str | None:
-    """What was expected in place of a value; None if an option can have it."""
-    waiting = [value]  # of JSON, the depth has no bound
+def _expected_instead(value: Any, limit: int) -> str | None:
+    """What is expected instead of a value that no option accepts; None if the value is acceptable."""
+    waiting = [value]  # not recursive, since values in JSON can be nested deeply
     while waiting:
         part = waiting.pop()
         if isinstance(part, list | tuple | dict):
             waiting += [*part, *part.values()] if isinstance(part, dict) else part
-        elif expected := _refused_plain(part, limit):
+        elif expected := _expected_instead_of_scalar(part, limit):
             return expected
     return None
 
 
-def _refused_plain(value: Any, limit: int) -> str | None:
-    """The same for a value that is no list or table."""
+def _expected_instead_of_scalar(value: Any, limit: int) -> str | None:
+    """The same for a value that is not a list or mapping."""
     if isinstance(value, int | float):
         return None if abs(value) <= limit else f"a number up to {limit:,}"
     if isinstance(value, str | Path):
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported only when needed.
 
     Args:
-        lazy: name -> ("module:attribute", one line of help).
+        lazy: command name -> ("module:attribute", one line of help).
     """
 
     def __init__(self, *args, lazy: Mapping[str, tuple[str, str]], **kwargs):

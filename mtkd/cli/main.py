@@ -1,4 +1,4 @@
-"""The command `mtkd`. Commands are imported when they are called, so that help and typos answer at once."""
+"""The command `mtkd`. Its subcommands are imported when they are called, so that --help appears at once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tasks.common.errors import MtkdWarning, UserError, plain
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
-_NO_MEMORY = r"can't allocate memory|out of memory|not enough memory"  # torch has no class of errors for it
-_ENDED = r"Connection (closed|reset) by peer"  # gloo's words; NCCL's errors have a class of their own
-_OF_TRAINING = ("torch", "transformers", "safetensors")  # not needed to run exported models
+_NO_MEMORY = r"can't allocate memory|out of memory|not enough memory"  # torch raises a plain RuntimeError
+_CONNECTION_LOST = r"Connection (closed|reset) by peer"  # the message of gloo; NCCL has an error class
+_TRAINING_PACKAGES = ("torch", "transformers", "safetensors")  # not needed to run exported models
 
 
 @click.group(
@@ -67,7 +67,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line: invalid usage or data is one clear error and exit code 2."""
+    """Run the command line; for invalid usage or data, print one error and exit with code 2."""
     die_with_parent()
     try:
         with warnings.catch_warnings():
@@ -88,7 +88,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except ModuleNotFoundError as error:
-        if error.name not in _OF_TRAINING:
+        if error.name not in _TRAINING_PACKAGES:
             raise
         _fail(
             [
@@ -104,7 +104,7 @@ def main() -> None:
             raise
         _fail([f"cannot use {str(error.filename)[:200]}: {error.strerror}"], 2)
     except (MemoryError, RuntimeError) as error:
-        if type(error).__name__ == "DistBackendError" or re.search(_ENDED, str(error)):
+        if type(error).__name__ == "DistBackendError" or re.search(_CONNECTION_LOST, str(error)):
             _fail(
                 [
                     "lost the connection to another process of this run",
@@ -118,7 +118,11 @@ def main() -> None:
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Shows the library's warnings as panels, with options in place of arguments; others as before."""
+    """A replacement for `warnings.showwarning`: prints the library's warnings as panels.
+
+    Args:
+        otherwise: the function that shows all other warnings.
+    """
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **keywords: Any) -> None:
         if not issubclass(category, MtkdWarning):

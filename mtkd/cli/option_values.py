@@ -1,4 +1,4 @@
-"""Values of options that click has no type for: paths or URLs, JSON, a batch size that may be "auto"."""
+"""Option types that click does not have: paths or URLs, JSON, and a batch size or "auto"."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 from tasks.common.errors import UserError
 from tasks.common.urls import url_of
 
-_DEEPEST = 100  # tables inside each other
+_MAX_DEPTH = 100  # levels of nested lists and objects in JSON
 
 
 def empty_value(param: click.Parameter, ctx: click.Context) -> UserError:
-    """The error for a path or name that is empty, which would otherwise be the current directory, or none."""
+    """The error for an empty path or name, which would otherwise mean the current directory or no value."""
     metavar = param.make_metavar(ctx)
     is_option = isinstance(param, click.Option)
     return UserError(
@@ -27,13 +27,13 @@ def empty_value(param: click.Parameter, ctx: click.Context) -> UserError:
 
 
 class PathOrUrl(click.Path):
-    """A path; of a URL, that of its local copy, as it would be an output."""
+    """A path. A URL becomes the path of its local copy, as for an output."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path that an option names."""
+        """The path that the value of an option names."""
         if value == "" and param is not None and ctx is not None:
             raise empty_value(param, ctx)
         if "\0" in str(value):
@@ -60,9 +60,9 @@ def json_value(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _refuse_deep(value: Any) -> None:
-    """Raise ValueError for JSON that is nested too deeply to be sent and recorded."""
+    """Raise ValueError for JSON that is nested too deeply to be sent or recorded."""
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             part
             for table in level
@@ -70,7 +70,7 @@ def _refuse_deep(value: Any) -> None:
             for part in (table.values() if isinstance(table, dict) else table)
         ]
     if level:
-        raise ValueError(f"more than {_DEEPEST} lists or tables inside each other")
+        raise ValueError(f"lists and objects are nested more than {_MAX_DEPTH} levels deep")
 
 
 class BatchSizeType(click.ParamType):

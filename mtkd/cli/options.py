@@ -24,7 +24,7 @@ Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def stack(*options: Wrapper) -> Wrapper:
-    """Several options as one decorator, in the order given."""
+    """Combine several options into one decorator; --help lists them in this order."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -40,7 +40,7 @@ THREADS = click.IntRange(1, MAX_THREADS)
 def one_or_several(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> str | list[str] | None:
-    """The value of an option that was given once as text, several as a list."""
+    """The value of a repeatable option: text if it was given once, else a list; None = not given."""
     return list(value) if len(value) > 1 else value[0] if value else None
 
 
@@ -65,7 +65,7 @@ limit_option = click.option(
 
 
 def _files_of_tasks(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
-    """TASK=FILE options as task -> file or split, or the list of its files."""
+    """Convert TASK=FILE values to a mapping: task -> a file or split, or a list of files."""
     files_by_task: dict[str, list[str]] = {}
     for item in value:
         task, separator, file = item.partition("=")
@@ -193,7 +193,7 @@ finetune_options = _options_of_training("the only learning rate to try; same as 
 
 
 def train_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a training command as arguments of its function: --set becomes `settings`."""
+    """Convert the options of a training command to arguments of its function: --set becomes `settings`."""
     from mtkd.recipes import parse_set
 
     return {name: value for name, value in options.items() if name != "sets"} | {
@@ -225,7 +225,7 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
 
 
 def echo(text: str) -> None:
-    """Print a line of a result; what it names cannot command the terminal (`plain`)."""
+    """Print a line of a result; control characters in it are escaped."""
     print(plain(text))
 
 
@@ -239,9 +239,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
         print(plain(title))
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = bool(index) and all(_numeric(row[index]) for row in rows)
+        is_numeric = bool(index) and all(_numeric(row[index]) for row in rows)
         drawn.add_column(
-            plain(name), justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold"
+            plain(name), justify="right" if is_numeric else "left", no_wrap=is_numeric, overflow="fold"
         )
     for row in rows:
         drawn.add_row(*map(plain, row))
@@ -258,13 +258,17 @@ def _numeric(text: str) -> bool:
 
 
 def say_written(count: int, what: str, out: Path, kept: int) -> None:
-    """The closing line of a command that writes a corpus; `kept`: shards that existed already."""
+    """Print the closing line of a command that writes a corpus.
+
+    Args:
+        kept: the number of shards that existed already.
+    """
     say(f"{count:,} {what} in {out}" + (f" ({kept} shards were there already)" if kept else ""))
 
 
 @contextlib.contextmanager
 def interruptible(out: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM leave training with a checkpoint and exit code 130 or 143."""
+    """Turn Ctrl-C and SIGTERM into a message on how to resume, and exit code 130 or 143."""
     from mtkd.training.interrupts import Interrupted
 
     try:
@@ -278,7 +282,7 @@ def interruptible(out: Path) -> Iterator[None]:
 
 
 def warn(text: str) -> None:
-    """A warning that cannot be overlooked."""
+    """Print a warning in a red panel on standard error."""
     from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text

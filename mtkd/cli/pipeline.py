@@ -1,4 +1,4 @@
-"""`mtkd run` and `mtkd init`: a whole job from one file, and such a file from data."""
+"""`mtkd run` runs a pipeline from one file; `mtkd init` writes such a file for your data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from tasks.common.progress import is_quiet
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override a value of the file")
 @click.option("--overwrite", is_flag=True, help="run all steps again")
 @click.option("--dry-run", is_flag=True, help="only show which steps would run, and why")
-@click.option("--estimate", is_flag=True, help="the same, and time a few batches of steps that never ran")
+@click.option(
+    "--estimate", is_flag=True, help="as --dry-run, and time a few batches of the steps that have never run"
+)
 @report_options
 def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool) -> None:
     """Run the steps of a pipeline that are not finished; the same command resumes after an interruption.
@@ -89,8 +91,8 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
 
-    DATA are CSV, TSV, JSONL or parquet files; names such as dev.csv, test.csv or unlabelled.csv say what they
-    hold. Or a data set on the hub, as NAME or NAME:CONFIGURATION.
+    DATA are CSV, TSV, JSONL or parquet files, whose names (such as dev.csv, test.csv or unlabelled.csv) say
+    what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION.
     """
     from mtkd.pipelines.init_pipeline import init_pipeline
 

@@ -27,6 +27,12 @@ from tasks.data.text_lines import STANDARD, output_path
 if TYPE_CHECKING:
     from mtkd.evaluation.prediction import SubmissionFile
 
+# The parameters that only apply to --in and --out.
+_FILE_OPTIONS = (
+    *("task", "teacher_labels", "source", "out", "format"),
+    *("block", "threads", "probabilities", "replace"),
+)
+
 
 @click.command()
 @models_option
@@ -91,13 +97,13 @@ def predict(
 ) -> None:
     """Predict rows of a file (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
-    Files of any length are read part by part. The model may be a fine-tuned transformers
-    checkpoint. With an exported model, torch is not needed.
+    Files of any length are read part by part. The model may be a fine-tuned transformers checkpoint. With an
+    exported model, torch is not needed.
 
     With several models, each task of a submission is predicted by the first model that was trained on it.
     """
     if folder and data:
-        _refuse_options_of_files()
+        _refuse_file_options()
         files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
         show([vars(f) for f in files], json_file, lambda: _draw_submission(files, folder))
         return
@@ -115,22 +121,12 @@ def predict(
     )
 
 
-def _refuse_options_of_files() -> None:
-    """Raise UserError for options that a submission does not have."""
+def _refuse_file_options() -> None:
+    """Raise UserError for options that have no effect on a GLUE submission."""
     context = click.get_current_context()
     for option in context.command.params:
-        of_files = option.name in (
-            "task",
-            "teacher_labels",
-            "source",
-            "out",
-            "format",
-            "block",
-            "threads",
-            "probabilities",
-            "replace",
-        )
-        if of_files and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name in _FILE_OPTIONS:
             raise UserError(f"{option.opts[0]} has no effect with --glue-submission", hint="leave it out")
 
 

@@ -24,7 +24,7 @@ runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH, metav
 
 @click.group()
 def report() -> None:
-    """Plots and tables over many runs."""
+    """Write a page or plots about finished runs."""
 
 
 @report.command()

@@ -118,7 +118,7 @@ def finetune(json_file: str | None, **options: Any) -> None:
 
 
 def _all_of_glue() -> str:
-    """The default of --tasks, and a line that says so."""
+    """Print that --tasks has its default, all GLUE tasks, and return it."""
     from tasks.task_names import GROUPS
 
     say(f"no --tasks given: training on all GLUE tasks ({', '.join(GROUPS['glue'])})")
@@ -126,14 +126,18 @@ def _all_of_glue() -> str:
 
 
 def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
-    """Run a job and show its scores."""
+    """Run a job and print the scores of its model.
+
+    Args:
+        done: the verb of the closing line, such as "refined".
+    """
     from accelerate import PartialState
 
     from mtkd.training import run_directory
     from mtkd.training.run_record import kept_weights
 
     run_directory.command_line.set(command_line())
-    started, written_before = time.monotonic(), _written(out)
+    started, time_before = time.monotonic(), _record_time(out)
     with interruptible(out):
         model = job()
     if not PartialState().is_main_process:
@@ -142,18 +146,18 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     show(record, json_file, lambda: draw_scores(record))
     for sentence in kept_weights(record):
         say(sentence)
-    if _written(out) != written_before and not url_of(out):  # else the job or the upload has said it
+    if _record_time(out) != time_before and not url_of(out):  # else the job or the upload prints such a line
         say(f"{_verb(done, record)} in {time.monotonic() - started:.0f} s: {out}")
 
 
 def _verb(done: str, record: Mapping[str, Any]) -> str:
-    """What was done, in the last line; a student that learned from labels alone was not distilled."""
+    """The verb of the closing line: a student that learned from labels alone was not distilled."""
     from_labels = record["identity"]["settings"].get("supervision") == "labels"
     return "trained" if done == "distilled" and from_labels else done
 
 
-def _written(out: Path) -> int | None:
-    """When a run's record was written; None where there is none."""
+def _record_time(out: Path) -> int | None:
+    """When a run's record was written, in nanoseconds; None if there is no record."""
     record = out / "run.json"
     return record.stat().st_mtime_ns if record.is_file() else None
 

@@ -1,4 +1,4 @@
-"""Errors of click, such as a value of the wrong type, in the words and the form of mtkd's own errors."""
+"""Converting errors of click, such as a value of the wrong type, to the form of mtkd's own errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.common.errors import UserError, did_you_mean, unknown
 
 
 def usage_error(error: click.ClickException) -> UserError:
-    """The same error as a block: what is wrong with the command line, and what was expected."""
+    """Convert an error of click to one that says what is wrong and what was expected."""
     if isinstance(error, click.NoSuchOption):
         if argument := _argument(error):
             return UserError(
@@ -47,14 +47,14 @@ def usage_error(error: click.ClickException) -> UserError:
 
 
 def _argument(error: click.NoSuchOption) -> str | None:
-    """The argument of the command that was given as an option, such as RECIPE for `--recipe`."""
+    """The positional argument that was given as an option, such as RECIPE for `--recipe`, if there is one."""
     params = error.ctx.command.params if error.ctx else []
     names = [param.human_readable_name for param in params if isinstance(param, click.Argument)]
     return next((name for name in names if name.lower() == error.option_name.strip("-").lower()), None)
 
 
 def _name(param: click.Parameter) -> str:
-    """The name as it is typed: `--steps`, or that of the argument."""
+    """The long name of an option, such as `--steps`, or the name of an argument."""
     return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
 
 

@@ -15,7 +15,9 @@ from tasks.common.errors import UserError
 @click.argument("place", type=PATH, metavar="DIR")
 @report_options
 def verify(place: Path, json_file: str | None) -> None:
-    """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
+    """Compare the files in DIR with their recorded digests.
+
+    DIR is a run, model, corpus, store, export or question generator, or a directory with several of these.
 
     Damaged shards of a store can be rebuilt with `mtkd store build --repair --out DIR`.
     """

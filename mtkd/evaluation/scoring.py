@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from mtkd.output_files.kept_inputs import refuse_overlap
+from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.training.run_record import RUN_FILE
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError, counted

@@ -23,7 +23,7 @@ from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_grap
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
-from mtkd.runtime import OnnxModel, described_tokeniser
+from mtkd.runtime import OnnxModel, tokeniser_names
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
 from tasks.common.hub_loading import quieten
@@ -133,7 +133,7 @@ def export(
             "mtkd": mtkd.__version__,
             "source": source,
             **_reading(model_copy),
-            "tokeniser": described_tokeniser(model_copy.tokeniser),
+            "tokeniser": tokeniser_names(model_copy.tokeniser),
             "parameters": count_parameters(model_copy).to_json(),
         }
         _write(directory, graphs, record)

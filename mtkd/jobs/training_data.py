@@ -9,7 +9,7 @@ from typing import Any
 
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_corpus
-from tasks.checks.data_quality import CUT_SHARE, cut_message
+from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows, load_rows, sample_rows
@@ -176,9 +176,9 @@ class EncodedRows:
         for name, rows in self.train(reader).items():
             if rows.windows is not None:
                 continue
-            if (share := float(reader.for_task(name).is_cut(rows.texts).mean())) > CUT_SHARE:
+            if (share := float(reader.for_task(name).is_cut(rows.texts).mean())) > MAX_TRUNCATED_SHARE:
                 most = f"{reader.max_length:,} tokens{per}"
-                warnings.append(cut_message(f"the training rows of {name}", share, most, setting))
+                warnings.append(truncation_message(f"the training rows of {name}", share, most, setting))
         return warnings
 
     def _encode(self, rows: Rows, reader: Reader) -> Encoded:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtkd.outputs import BY_LAYER, OF_ROWS, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.outputs import BY_LAYER, PER_ROW, EncoderSpec, ModelOutput, OutputSpec
 from tasks.common.records import Record, Size
 from tasks.task import Task
 
@@ -91,7 +91,7 @@ class Contents(Record):
     def offers(self) -> OutputSpec:
         """The outputs that can be read from the store."""
         need = self.need
-        of_rows: dict[str, Any] = {kind: getattr(need, kind) | need.hidden for kind in OF_ROWS}
+        of_rows: dict[str, Any] = {kind: getattr(need, kind) | need.hidden for kind in PER_ROW}
         return replace(need, scores=need.query & need.key, **of_rows)
 
     def layers(self, kind: str) -> list[int]:
@@ -108,7 +108,7 @@ class Contents(Record):
             tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
         if need.pooled:
             tensors += self._vectors("pooled", "row", (shape.pooled_size,))
-        for kind in OF_ROWS:
+        for kind in PER_ROW:
             if layers := self.layers(kind):
                 tensors += self._vectors(kind, "row", (len(layers), shape.hidden_size))
         for kind in OF_TOKENS:
@@ -184,7 +184,7 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     vectors: dict[str, Tensor] = {}
     if need.pooled and outputs.pooled is not None:
         vectors["pooled"] = outputs.pooled
-    for kind in OF_ROWS:
+    for kind in PER_ROW:
         if layers := contents.layers(kind):
             vectors[kind] = torch.stack([getattr(outputs, kind)[layer] for layer in layers], 1)
     for kind in OF_TOKENS:

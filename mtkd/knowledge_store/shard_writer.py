@@ -215,7 +215,7 @@ def entry_counts(contents: Contents, reader: Reader, rows: Encoded) -> tuple[np.
     if selection is None:
         return lengths, np.zeros_like(lengths)
     n_ends = sum(reader.layout(len(rows.texts)).n_ends)
-    n_kept = lengths - n_ends if selection.without_ends else lengths
+    n_kept = lengths - n_ends if selection.excludes_sep else lengths
     return lengths, n_kept if selection.tokens is None else np.minimum(n_kept, selection.tokens)
 
 

@@ -15,7 +15,7 @@ from mtkd.knowledge_store.row_index import read_rows, row_digests
 from mtkd.knowledge_store.shard_files import ShardReader
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.models.encoders.text_vectors import pool_text
-from mtkd.outputs import OF_ROWS, ModelOutput, OutputSpec, Selected
+from mtkd.outputs import PER_ROW, ModelOutput, OutputSpec, Selected
 from mtkd.teachers.hidden_selection import narrow, scores_of, static_activations
 from tasks.common.errors import UserError
 from tasks.data.loading import digest_rows
@@ -57,7 +57,7 @@ class StoredTeacher:
         names |= {"pooled"} if need.pooled else set()
         names |= {kind for kind in OF_TOKENS if getattr(need, kind)}
         names |= {"query", "key"} if need.scores else set()
-        for kind in OF_ROWS:
+        for kind in PER_ROW:
             stored = getattr(contents.need, kind)
             names |= {kind if layer in stored else "hidden" for layer in getattr(need, kind)}
         of_tokens = bool(names & set(OF_TOKENS)) or (need.logits and outputs.per == "token")
@@ -96,7 +96,7 @@ class StoredTeacher:
             logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
         tokens = batch.inputs.joined
         by_layer: dict[str, Any] = {
-            kind: self._row_vectors(kind, sorted(getattr(need, kind)), stored, hidden) for kind in OF_ROWS
+            kind: self._row_vectors(kind, sorted(getattr(need, kind)), stored, hidden) for kind in PER_ROW
         }
         for kind, tensors in by_kind.items():
             by_layer[kind] = {layer: tensors[layer] for layer in sorted(getattr(need, kind))}

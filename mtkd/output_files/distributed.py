@@ -1,4 +1,4 @@
-"""The group of processes that share a job, as started by `accelerate launch` or `torchrun`."""
+"""The processes of a distributed job, as started by `accelerate launch` or `torchrun`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tasks.common.progress import say
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_ROUND = 5.0  # seconds that rank 0 waits for a lock before it tells the others
-_OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_")
+_LOCK_WAIT = 5.0  # seconds that rank 0 waits for a lock before it sends a message to the other ranks
+# The start of the names of environment variables that accelerate reads.
+_ACCELERATE_VARIABLES = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_")
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,19 @@ class ProcessGroup:
     """The position of this process in its group.
 
     Attributes:
-        number: rank of this process, from 0; `count`: number of processes.
+        rank: the number of this process, from 0.
+        count: the number of processes.
         wait: a barrier, which returns when every process has called it.
     """
 
-    number: int = 0
+    rank: int = 0
     count: int = 1
     wait: Callable[[], None] = lambda: None
 
     @property
     def first(self) -> bool:
-        """True in the process with rank 0, which acts for the group."""
-        return self.number == 0
+        """True in the process with rank 0, which acts for all processes."""
+        return self.rank == 0
 
     @staticmethod
     def of(accelerator: Accelerator) -> ProcessGroup:
@@ -54,16 +56,16 @@ ALONE = ProcessGroup()
 def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
     """Lock a directory in the process with rank 0, as soon as it is free; every process must call this.
 
-    There is no limit on the time, since another job may write there for hours. While rank 0 waits, the
-    processes exchange a message every few seconds: in one long exchange the other processes would fail after
-    the time limit of torch.distributed. Rank 0 says once what it waits for.
+    There is no time limit, since another job may write there for hours. While rank 0 waits, the processes
+    exchange a message every few seconds; otherwise the other processes would fail after the timeout of
+    torch.distributed. Rank 0 prints once what it waits for.
 
     Raises:
         UserError: the directory cannot be created.
     """
     with contextlib.ExitStack() as stack:
         is_waiting = False
-        while not _same_for_all(ranks, lambda: _try_to_lock(stack, directory)):
+        while not _broadcast_from_first(ranks, lambda: _try_to_lock(stack, directory)):
             if ranks.first and not is_waiting:
                 say(f"waiting for another process, which is writing {directory}")
             is_waiting = True
@@ -71,15 +73,16 @@ def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
 
 
 def _try_to_lock(stack: contextlib.ExitStack, directory: Path) -> bool:
+    """Lock a directory until the stack is closed; returns False if it stays locked for a few seconds."""
     try:
-        stack.enter_context(locked(directory, wait=_ROUND))
+        stack.enter_context(locked(directory, wait=_LOCK_WAIT))
     except LockedError:
         return False
     return True
 
 
-def _same_for_all(ranks: ProcessGroup, compute: Callable[[], bool]) -> bool:
-    """What a function returns in the process with rank 0."""
+def _broadcast_from_first(ranks: ProcessGroup, compute: Callable[[], bool]) -> bool:
+    """Call a function in the process with rank 0, and return its result in every process."""
     outcome = [compute() if ranks.first else False]
     if ranks.count > 1:
         from accelerate.utils import broadcast_object_list
@@ -95,7 +98,7 @@ def disable_ram_efficient_loading() -> None:
 
 @contextlib.contextmanager
 def launch_errors() -> Iterator[None]:
-    """Turn accelerate's errors about variables of the environment into a UserError that names these.
+    """Turn accelerate's errors about environment variables into a UserError that names them.
 
     Raises:
         UserError: also if processes would share a GPU, which NCCL cannot do.
@@ -104,7 +107,9 @@ def launch_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError) as error:
-        names = sorted(n for n, v in os.environ.items() if n.startswith(_OF_ACCELERATE) and v != "false")
+        names = sorted(
+            n for n, v in os.environ.items() if n.startswith(_ACCELERATE_VARIABLES) and v != "false"
+        )
         raise UserError(
             f"accelerate cannot start: {reason_of(error)}",
             hint=f"correct or unset {', '.join(names)}" if names else None,
@@ -112,6 +117,7 @@ def launch_errors() -> Iterator[None]:
 
 
 def _refuse_shared_gpus() -> None:
+    """Raise UserError if there are fewer GPUs than processes on this machine."""
     import torch
 
     here = check_launch()
@@ -133,5 +139,6 @@ def launched() -> ProcessGroup:
 
     disable_ram_efficient_loading()
     with launch_errors():
-        state = PartialState(cpu=not torch.accelerator.is_available())  # it does not detect a CPU itself
+        # PartialState does not detect that there is only a CPU
+        state = PartialState(cpu=not torch.accelerator.is_available())
     return ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

@@ -1,8 +1,8 @@
-"""The policy for all directories that mtkd writes: which may be written to, and what may be removed.
+"""The rules for all directories that mtkd writes: which may be written to, and what may be removed.
 
 - One process at a time holds the lock of the directory.
-- Before anything else, a claim is written, the hidden file `CLAIM`: it says which output is being written, or
-  removed. It stays until the output is finished, so that a killed process can be resumed at any point.
+- First, a claim is written: the hidden file `CLAIM`, which says which output is being written or removed. It
+  stays until the output is finished, so that the work of a killed process can be resumed at any point.
 - A directory must be empty, or hold an output of the same kind by its claim or its marker. If it holds other
   files, the error names them; they are never removed. Hidden files are ignored. Beside a run that is
   resumed, other files are allowed, because the user's callbacks may write some.
@@ -31,7 +31,7 @@ from tasks.common.urls import with_urls
 
 CLAIM = ".mtkd.json"
 _FORMAT = 1  # of the claim
-_NAMED = 3  # maximum number of foreign files named in an error
+_MAX_NAMED = 3  # foreign files named in an error
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ class OutputKind:
         marker: the file that identifies the output.
         files: regular expressions for the relative paths of all files that mtkd writes.
         read_identity: directory -> the identity of the output in it; None if there is no such output.
-        work: regular expressions for the files, and folders if empty, that are removed when it is finished.
-        is_finished: directory -> whether the output in it is complete; None = if it has the marker.
+        work: regular expressions for work files, and for folders if empty, which are removed when the output
+            is finished.
+        is_finished: directory -> whether the output in it is complete; None = complete if the marker exists.
         tolerant: True if the directory of such an output may also hold other files.
         variable: regular expressions for those of `files` whose names depend on the data. As files of the
             user may have such names, only those in `listed` belong to a finished output.
         listed: directory -> the files that the finished output in it lists; None if it is not finished.
-        records: regular expressions for the files that nobody would miss: an output that has only these can
+        records: regular expressions for files that are not worth keeping: an output that has only these can
             be replaced by another without `overwrite`; none by default.
     """
 
@@ -106,17 +107,17 @@ def check_directory(
         UserError: the directory holds foreign files, or another output that may not be overwritten.
     """
     while True:
-        before = _progress(path, kind)
+        stamps_before = _stamps(path, kind)
         try:
             return _check(path, kind, identity, overwrite, difference)
         except UserError:
             # Another process may have started or finished between two reads of the directory.
-            if _progress(path, kind) == before:
+            if _stamps(path, kind) == stamps_before:
                 raise
 
 
-def _progress(path: Path, kind: OutputKind) -> list[tuple[int, int] | None]:
-    """What changes when a process starts to write, remove or finish an output: its claim and its marker."""
+def _stamps(path: Path, kind: OutputKind) -> list[tuple[int, int] | None]:
+    """Inodes and times of claim and marker, which change when an output is started, removed or finished."""
     found: list[tuple[int, int] | None] = []
     for file in (path / CLAIM, path / kind.marker):
         try:
@@ -140,14 +141,14 @@ def _check(
     others_allowed = has_output and kind.tolerant and not overwrite
     files = () if others_allowed else visible_files(path)
     owns = kind.ownership(path)
-    # no more than needed: `path` may be a whole disk
-    foreign = list(islice((file for file in files if not (has_output and owns(file))), _NAMED + 1))
+    # stop after a few files, since `path` may be a whole disk
+    foreign = list(islice((file for file in files if not (has_output and owns(file))), _MAX_NAMED + 1))
     if foreign:
-        and_more = ", ..." if len(foreign) > _NAMED else ""
+        and_more = ", ..." if len(foreign) > _MAX_NAMED else ""
         article = "an" if kind.name[0] in "aeiou" else "a"
         raise UserError(
             f"{path} holds files that do not belong to {article} {kind.name}: "
-            f"{', '.join(foreign[:_NAMED])}{and_more}",
+            f"{', '.join(foreign[:_MAX_NAMED])}{and_more}",
             hint="choose an empty or new directory with `out`",
         )
     if existing is None or overwrite:
@@ -211,7 +212,7 @@ def open_directory(
                 _write_claim(path, kind, identity)
             ranks.wait()
             yield
-            ranks.wait()  # no process needs the files that are removed now
+            ranks.wait()  # no process needs the work files any more
             if kind.finished(path):
                 _remove_files(path, [file for file in _owned(path, kind) if _matches(kind.work, file)])
                 folders = [entry for entry in path.rglob("*") if entry.is_dir()]
@@ -226,7 +227,7 @@ def open_directory(
 
 def remove_output(path: Path, kind: OutputKind) -> None:
     """Remove the files of an output, and then the folders that became empty."""
-    files = _owned(path, kind)  # before the claim: without one, the output is finished and lists its files
+    files = _owned(path, kind)  # before the claim is written: only without one, the output lists its files
     _write_claim(path, kind, None)
     _remove_files(path, files)
     (path / CLAIM).unlink()
@@ -255,13 +256,14 @@ def _matches(patterns: Iterable[str], file: str) -> bool:
 
 
 def _owned(path: Path, kind: OutputKind) -> list[str]:
-    """The files that mtkd wrote, the marker first."""
+    """The relative paths of the files that mtkd wrote, the marker first."""
     return sorted(
         filter(kind.ownership(path), visible_files(path)), key=lambda file: (file != kind.marker, file)
     )
 
 
 def _remove_files(path: Path, files: Iterable[str]) -> None:
+    """Remove files by their relative paths, and then the folders that became empty."""
     paths = [path / file for file in files]
     for file_path in paths:
         file_path.unlink()
@@ -269,7 +271,7 @@ def _remove_files(path: Path, files: Iterable[str]) -> None:
 
 
 def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
-    """Remove those folders inside `path` that are empty, but for a lock."""
+    """Remove those of the folders inside `path` that are empty except for a lock."""
     for folder in sorted({folder for folder in folders if path in folder.parents}, reverse=True):
         with contextlib.suppress(OSError):
             if [entry.name for entry in folder.iterdir()] == [LOCK]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from mtkd.output_files.sharded_output import Footer
 
-KEY = b"mtkd.corpus"  # key in the file's metadata
+KEY = b"mtkd.corpus"  # the entry of the file's metadata that holds the footer
 _GROUP_ROWS = 65_536  # rows per row group, which are held in memory while a shard is written
 
 

@@ -1,8 +1,8 @@
 """URLs as arguments of the public functions: inputs are copied before the call, outputs uploaded after it.
 
-An output is written to its local copy, under the policy of `mtkd.output_files.output_directory`, and uploaded
-when it is finished: first a hidden file that marks the upload (`UPLOADING`), then the files, its manifest or
-record last; then the hidden file is removed. An unfinished output stays local, where the same call resumes.
+An output is written to its local copy, under the rules of `mtkd.output_files.output_directory`, and uploaded
+when it is finished. A hidden file (`UPLOADING`) marks the upload until it is complete, and the manifest or
+record is uploaded last. An unfinished output stays in the local copy, where the same call resumes it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from mtkd.output_files.kept_inputs import refuse_overlap
 from mtkd.output_files.output_directory import has_claim, visible_files
+from mtkd.output_files.path_overlap import refuse_overlap
 from tasks.common.errors import UserError, shorten
 from tasks.common.launcher import launch
 from tasks.common.locks import locked
@@ -31,7 +31,8 @@ R = TypeVar("R")
 
 # Readers recognise a complete output by these files, so they are uploaded last.
 _MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manifest.json", "run.json")
-_NOT_WRITTEN = {
+# Scheme of URLs that cannot be written -> hint.
+_WRITE_HINTS = {
     "http": "such addresses can only be read",
     "https": "such addresses can only be read",
     "hf": "write to a directory, then upload it: `mtkd.push`",
@@ -46,8 +47,8 @@ def remote_paths(
 
     Args:
         inputs: the arguments that name inputs.
-        out: the argument that names the output, which must leave the inputs alone (`refuse_overlap`).
-        uploads: False if the function only looks at where the output is, and writes nothing.
+        out: the argument that names the output, which must not overlap with the inputs (`refuse_overlap`).
+        uploads: False if the function only inspects the output's path, and writes nothing.
         endpoint: the input that may also be the address of an endpoint (http://...), which is not copied.
     """
 
@@ -86,7 +87,7 @@ def remote_paths(
 
 
 def _local(name: str, value: Any) -> Any:
-    """An argument with local copies in place of URLs; texts of rows in memory are not taken for URLs."""
+    """Replace URLs in an argument by local copies; texts of rows in memory are not read as URLs."""
     if name == "data":
         if isinstance(value, list | tuple):
             return [_local(name, part) for part in value]
@@ -99,22 +100,25 @@ def _local(name: str, value: Any) -> Any:
 
 
 def _mirror(out: Any) -> Mirror | None:
-    """The copy of an output; None for a local path."""
+    """The local copy of an output at a URL; None for a local path."""
     if (url := url_of(out)) is None:
         return None
     scheme = url.partition("://")[0]
-    if scheme in _NOT_WRITTEN or "*" in url:
+    if scheme in _WRITE_HINTS or "*" in url:
         raise UserError(
             f"cannot write to {url}",
             expected="a local path, or a URL such as s3://bucket/run",
-            hint=_NOT_WRITTEN.get(scheme),
+            hint=_WRITE_HINTS.get(scheme),
         )
     return Mirror.of(url, "outputs")
 
 
 @contextlib.contextmanager
 def _staged(mirror: Mirror) -> Iterator[Path]:
-    """The local copy of an output, as it is at its URL or as an interrupted call left it; uploads it."""
+    """Yield the local copy of an output, updated from its URL, and upload it after the `with` block.
+
+    A local copy that an interrupted call has left unfinished is not updated.
+    """
     with locked(mirror.folder, wait=True):
         _copy_from_url(mirror)
     try:
@@ -129,12 +133,12 @@ def _staged(mirror: Mirror) -> Iterator[Path]:
 
 
 def _files(mirror: Mirror) -> list[str]:
-    """The files of the local copy; "" for a single file."""
+    """The relative paths of the local copy's files; [""] if it is a single file."""
     return [""] if mirror.path.is_file() else list(visible_files(mirror.path))
 
 
 def _copy_from_url(mirror: Mirror) -> None:
-    """Copy what is at the URL, unless the local copy has something that is not uploaded yet.
+    """Copy the files at the URL, unless the local copy has changes that are not uploaded yet.
 
     Raises:
         UserError: the files at the URL are not an output, or they have changed since the local copy was made.
@@ -149,7 +153,8 @@ def _copy_from_url(mirror: Mirror) -> None:
                 hint=f"or choose another `out`, or remove {mirror.folder} to replace what is there",
             )
         return
-    before = {file: entry[1:3] for file, entry in mirror.index().items()}  # [] if its copying was interrupted
+    # File -> its size and time when it was copied; [] if copying it was interrupted.
+    before = {file: entry[1:3] for file, entry in mirror.index().items()}
     changed = [file for file in _files(mirror) if before.get(file) not in ([], mirror.stamp(file))]
     if has_claim(mirror.path) or changed:
         _refuse_changes(mirror, versions)
@@ -163,7 +168,7 @@ def _copy_from_url(mirror: Mirror) -> None:
 
 
 def _read_mark(mirror: Mirror) -> dict[str, Any]:
-    """The contents of the file that marks an unfinished upload: the names of its files, and its identity."""
+    """Read the file that marks an unfinished upload: `files` and `output`, the identity of the output."""
     system, root = mirror.system()
     with remote_errors(f"cannot read {mirror.url}"):
         mark: dict[str, Any] = json.loads(system.cat_file(f"{root}/{UPLOADING}"))

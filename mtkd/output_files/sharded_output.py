@@ -28,7 +28,7 @@ from tasks.common.reading import read_small_file
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
 
-DIGEST = ".digest"  # what is appended to the name of a shard for the work file with its digest
+DIGEST = ".digest"  # suffix of the work file with the digest of a shard
 
 Make: TypeAlias = "Callable[[Any, Advance], Any]"  # (inputs of a shard, advance) -> its content
 _NONE_RECORDED: Mapping[str, str] = MappingProxyType({})
@@ -44,7 +44,8 @@ class PlannedShard:
 
     Attributes:
         file: path of the file inside the output directory.
-        task: name of the task; `rows`: indices of the task's rows in this shard.
+        task: name of the task.
+        rows: indices of the task's rows in this shard.
         per_row: number of items made from each row, for reporting progress.
     """
 
@@ -132,7 +133,7 @@ class ShardedOutput:
             make: (inputs of a shard, advance) -> its content, in the form that the format expects.
             setup: returns `make`, in place of it; each process that makes shards calls `setup` once.
             inputs: shard -> the inputs of `make`; with several workers they are sent to another process.
-            workers: what makes the shards; in other processes, `make` or `setup` must be importable.
+            workers: where the shards are made; for other processes, `make` or `setup` must be importable.
             advance: called with the number of items just made times the number of ranks, so that one rank
                 can report progress for all.
 
@@ -141,16 +142,16 @@ class ShardedOutput:
         """
         if damaged := [shard.file for shard in shards if (self.directory / shard.file).exists()]:
             say(
-                f"files in {self.directory} that are damaged, or have no digest, are made again: "
+                f"files in {self.directory} that are damaged or have no digest are rewritten: "
                 f"{shorten(damaged)}"
             )
         ranks.wait()  # all processes must have listed the missing shards before any of them writes
-        local_shards = shards[ranks.number :: ranks.count]
+        local_shards = shards[ranks.rank :: ranks.count]
 
         def advance_for_all(count: int) -> None:
             advance(count * ranks.count)
 
-        if local_shards and workers.should_make(len(local_shards), loads=setup is not None):
+        if local_shards and workers.should_start(len(local_shards), loads=setup is not None):
             self._write_in_workers(local_shards, make, setup, inputs, workers, advance_for_all)
         elif local_shards:
             make = make or setup()  # type: ignore[misc]

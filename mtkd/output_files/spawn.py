@@ -1,7 +1,7 @@
-"""New processes that do not run the user's script again.
+"""Starting processes that do not run the user's script again.
 
-Python's "spawn" imports the main module in every new process. A script or notebook export without
-`if __name__ == "__main__":` would so run once more in each of them. The functions that mtkd runs in other
+Python's "spawn" imports the main module in every new process. A script or exported notebook without
+`if __name__ == "__main__":` would therefore run again in each of them. The functions that mtkd runs in other
 processes are never in the main module, so these processes start without it.
 """
 
@@ -24,7 +24,7 @@ class _Process(SpawnProcess):
 
 
 class CleanSpawn(SpawnContext):
-    """As `multiprocessing.get_context("spawn")`, but processes start without the main module.
+    """Like `multiprocessing.get_context("spawn")`, but processes start without the main module.
 
     Ctrl-C is blocked in them until they call `ignore_interrupt`.
     """
@@ -34,7 +34,7 @@ class CleanSpawn(SpawnContext):
 
 @contextlib.contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Hide where the main module came from, which is what Python passes to a new process."""
+    """Hide the path of the main module, which Python passes to a new process."""
     main = sys.modules["__main__"]
     hidden = {name: getattr(main, name) for name in ("__spec__", "__file__") if hasattr(main, name)}
     try:
@@ -49,15 +49,15 @@ def _without_main_module() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blocked_interrupt() -> Iterator[None]:
-    """Block Ctrl-C in this thread; a process that starts meanwhile inherits the block.
+    """Block the signal of Ctrl-C in this thread, which processes that start inside the `with` block inherit.
 
-    Otherwise, a process that is still importing would print a traceback of its own. A Ctrl-C that this
-    process gets meanwhile arrives at the end of the block.
+    Otherwise, a process that is still importing would print its own traceback. A Ctrl-C that this process
+    receives meanwhile takes effect after the `with` block.
     """
     if sys.platform == "win32":
         yield
         return
-    resource_tracker.ensure_running()  # the start of this process of Python's would end the block
+    resource_tracker.ensure_running()  # if Python started this process later, it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -66,7 +66,7 @@ def _blocked_interrupt() -> Iterator[None]:
 
 
 def ignore_interrupt() -> None:
-    """Ignore Ctrl-C in this new process, since its parent handles it, and end the block."""
+    """Ignore Ctrl-C in this new process, since its parent handles it, and unblock its signal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""Processes that make shards: on this machine, or on a Ray cluster."""
+"""Pools of processes that make shards, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tasks.common.errors import UserError
 Engine = Literal["processes", "ray"]
 Setup = Callable[[], Any]
 _RETRIES = 3  # of a shard whose Ray worker died
-_LONGEST_END = 30.0  # seconds to wait for the end of a process that was killed
+_KILL_TIMEOUT = 30.0  # seconds to wait until a killed process has ended
 
 
 @dataclass(frozen=True)
 class Workers:
-    """What makes the shards.
+    """The number and kind of processes that make shards.
 
     Attributes:
-        count: how many at the same time; None = one, or with Ray as many as the cluster has CPUs (GPUs, if
-            they run a model and there are any).
-        engine: "processes" on this machine, or "ray".
-        address: of the Ray cluster; "auto" = the one that runs on this machine; None = start one, unless
+        count: the number of processes; None = one, or with Ray as many as the cluster has CPUs (GPUs, if they
+            run a model and there are any).
+        engine: "processes" = on this machine, "ray" = on a Ray cluster.
+        address: the address of the Ray cluster; "auto" = the one on this machine; None = start one, unless
             RAY_ADDRESS names one.
     """
 
@@ -58,11 +58,11 @@ class Workers:
         """True if shards are made in other processes than this one."""
         return self.engine == "ray" or (self.count or 1) > 1
 
-    def should_make(self, shards: int, *, loads: bool) -> bool:
-        """True if other processes make this many shards; not if one process would make the only one.
+    def should_start(self, shards: int, *, loads: bool) -> bool:
+        """Whether to start other processes for this number of shards; a single shard is not worth a process.
 
         Args:
-            loads: each process loads a model first; the caller loads none.
+            loads: True if each process loads a model first, which the caller has not loaded.
         """
         return self.engine == "ray" or (self.in_other_processes and (loads or shards > 1))
 
@@ -82,10 +82,10 @@ THIS_PROCESS = Workers()
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
-    """Runs functions elsewhere; leaving the `with` block drops what has not started.
+    """Runs functions in other processes; leaving the `with` block cancels those that have not started.
 
     Attributes:
-        size: how many functions run at the same time.
+        size: the number of functions that run at the same time.
     """
 
     size: int
@@ -97,10 +97,10 @@ class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
         """Wait until at least one of some handles is finished, and return those that are."""
 
     def result(self, handle: Any) -> Any:
-        """What a function returned, or its exception, once it has finished; UserError if its process died."""
+        """The result of a function, or its exception, when it has finished; UserError if its process died."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """What a function returns for each item, in the order of the items; few of them are sent ahead."""
+        """Call a function for each item; yields the results in the order of the items."""
         running: deque[Any] = deque()
         for item in items:
             if len(running) > 2 * self.size:
@@ -141,13 +141,13 @@ class LocalPool(WorkerPool):
                     process.kill()
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
             for process in processes:  # nothing may be written after this: the directory will be unlocked
-                process.join(_LONGEST_END)
+                process.join(_KILL_TIMEOUT)
 
 
 class RayPool(WorkerPool):
-    """Tasks of a Ray cluster, whose machines have mtkd installed and see the output at the same path.
+    """Tasks on a Ray cluster, whose machines have mtkd installed and the output directory at the same path.
 
-    A task whose worker dies is run again. With a setup there are actors instead, which are restarted.
+    A task whose worker dies is run again. With a setup, actors are used instead, which are restarted.
     """
 
     def __init__(self, size: int | None, address: str | None, setup: Setup | None):
@@ -163,7 +163,7 @@ class RayPool(WorkerPool):
         self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
         self._actors: list[Any] = []
         self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
-        self._open: set[Any] = set()  # handles whose results were not asked for
+        self._pending: set[Any] = set()  # handles whose results have not been fetched
         if setup is not None:
             slots = max(1, gpus or cpus)
             self.size = min(size or slots, slots)  # more would wait for a slot
@@ -181,7 +181,7 @@ class RayPool(WorkerPool):
             if function not in self._remote:
                 self._remote[function] = self._ray.remote(max_retries=_RETRIES)(function)
             handle = self._remote[function].remote(*arguments)
-        self._open.add(handle)
+        self._pending.add(handle)
         return handle
 
     def finished(self, running: Collection[Any]) -> list[Any]:
@@ -189,7 +189,7 @@ class RayPool(WorkerPool):
 
     def result(self, handle: Any) -> Any:
         self._actor_of.pop(handle, None)
-        self._open.discard(handle)
+        self._pending.discard(handle)
         failures = self._ray.exceptions
         try:
             return self._ray.get(handle)
@@ -205,12 +205,12 @@ class RayPool(WorkerPool):
             raise _died() from error
 
     def __exit__(self, *error: object) -> None:
-        for handle in self._open - self._actor_of.keys():
+        for handle in self._pending - self._actor_of.keys():
             self._ray.cancel(handle)
         for actor in self._actors:
             self._ray.kill(actor)
-        if self._open:  # nothing may be written after this: the directory will be unlocked
-            self._ray.wait(list(self._open), num_returns=len(self._open))
+        if self._pending:  # nothing may be written after this: the directory will be unlocked
+            self._ray.wait(list(self._pending), num_returns=len(self._pending))
         self._connection.close()
 
 
@@ -231,12 +231,12 @@ def _delayed_interrupt() -> Iterator[None]:
 
 
 def path_for_workers(name: str) -> str:
-    """The name or path of a model as a process in another directory finds it."""
+    """The name of a model, or its absolute path, which a process in another directory can open."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def other_model(name: str) -> UserError:
-    """The error for a worker that does not find the model of the process that started it."""
+    """The error for a worker that finds another model than the process that started it."""
     return UserError(
         f"{name} is another model on {platform.node()} than where the command runs",
         expected="the same files at the same path on all machines",
@@ -244,6 +244,7 @@ def other_model(name: str) -> UserError:
 
 
 def _died() -> UserError:
+    """The error for a worker process that was killed."""
     return UserError(
         "a worker process was killed, perhaps because memory ran out",
         hint="run the same command again with fewer `workers`; finished shards are kept",
@@ -265,15 +266,16 @@ class Worker:
         return function(self._setup_result, *arguments)
 
 
-_worker: Worker  # of a process of `LocalPool` with a setup
+_worker: Worker  # set in the processes of a `LocalPool` with a setup
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function with the setup's result in a process of a `LocalPool`."""
     return _worker.run(function, *arguments)
 
 
 def _start_worker(setup: Setup | None) -> None:
-    """Ignore Ctrl-C, which the parent handles, and exit when the parent has exited or was killed."""
+    """Prepare a process of a `LocalPool`: ignore Ctrl-C, and exit when the parent process has ended."""
     global _worker
     if setup is not None:
         _worker = Worker(setup)

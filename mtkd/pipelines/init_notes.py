@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
-from tasks.checks.data_quality import CUT_SHARE, FEWEST_ROWS, cut_message, labels_alike
+from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, MIN_CLASS_ROWS, labels_alike, truncation_message
 from tasks.common.errors import counted, shorten
 from tasks.common.records import as_toml
 from tasks.data.raw_table import RawTable
@@ -120,9 +120,9 @@ def cut_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
         lengths: tokens of each training row.
     """
     share = float(np.mean(lengths > max_length))
-    if task.type.predicts_spans or share <= CUT_SHARE:
+    if task.type.predicts_spans or share <= MAX_TRUNCATED_SHARE:
         return []
-    return [cut_message("the training rows", share, f"{max_length} tokens") + ", but takes longer"]
+    return [truncation_message("the training rows", share, f"{max_length} tokens") + ", but takes longer"]
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:
@@ -145,9 +145,9 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
         for text in guess.labels
         if text.strip().casefold() in _NO_VALUE
     ]
-    rare = [f"{text!r} ({counts[text]})" for text in guess.labels if 0 < counts[text] < FEWEST_ROWS]
+    rare = [f"{text!r} ({counts[text]})" for text in guess.labels if 0 < counts[text] < MIN_CLASS_ROWS]
     if rare:
-        fewer = f"fewer than {FEWEST_ROWS} training rows"
+        fewer = f"fewer than {MIN_CLASS_ROWS} training rows"
         notes.append(f"{len(rare)} of {len(guess.labels)} labels have {fewer}: {shorten(rare)}")
     measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
     if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mtkd.output_files.kept_inputs import refuse_overlap
+from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.common.errors import UserError, did_you_mean

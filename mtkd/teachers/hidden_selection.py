@@ -69,7 +69,7 @@ def scores_of(query: Tensor, key: Tensor, heads: int) -> Tensor:
 
 def eligible(tokens: Tokens, selection: Selection) -> Tensor:
     """The tokens that may be kept, as (B, L) bool."""
-    if not selection.without_ends:
+    if not selection.excludes_sep:
         return tokens.mask
     assert tokens.ends is not None, "token-level comparison needs rows read as one sequence"
     return tokens.mask & ~tokens.ends

@@ -127,7 +127,7 @@ class TeacherRef:
         Raises:
             UserError: the teacher is a model in memory.
         """
-        return partial(_load_same, self.for_workers(), self.digest, max_length)
+        return partial(_load_in_worker, self.for_workers(), self.digest, max_length)
 
     def for_workers(self) -> TeacherRef:
         """This teacher as a process in another directory finds it."""
@@ -154,7 +154,7 @@ def in_memory(name: str) -> UserError:
     )
 
 
-def _load_same(teacher: TeacherRef, digest: str | None, max_length: int | None) -> MultiTaskModel:
+def _load_in_worker(teacher: TeacherRef, digest: str | None, max_length: int | None) -> MultiTaskModel:
     if teacher.digest != digest:
         raise other_model(teacher.name)
     return teacher.load(max_length)

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mtkd.models.capture import find_layers
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.outputs import BY_LAYER, OF_ROWS
+from mtkd.outputs import BY_LAYER, PER_ROW
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.train_step import TrainStep
 
@@ -107,7 +107,7 @@ def _sharded_copy(module: TrainStep, device: torch.device) -> nn.Module:
         encoder.stops_early = False
         # FSDP gathers a layer for the backward pass when the gradient of its output arrives. A loss on
         # outputs inside a layer does not produce that gradient, so with it the layers stay whole until then.
-        inner_outputs = set(BY_LAYER) - {*OF_ROWS, "hidden"}
+        inner_outputs = set(BY_LAYER) - {*PER_ROW, "hidden"}
         stays_whole = any(getattr(sharded.objective.student_need, kind) for kind in inner_outputs)
         found = find_layers(encoder.body, encoder.n_layers)
         for layer in found[1] if found else ():

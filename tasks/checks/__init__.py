@@ -1,1 +1,1 @@
-"""What is wrong or suspicious in the data."""
+"""Checks of data: invalid rows, suspicious splits, duplicates and overlaps."""

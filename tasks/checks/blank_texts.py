@@ -1,4 +1,4 @@
-"""Rows to predict or texts to encode, and a warning about rows whose texts are empty."""
+"""Reading rows to predict or texts to encode from memory, with a warning about empty texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tasks.data.rows import Rows
 from tasks.data.tables import as_table, without_missing
 from tasks.task import Task
 
-_TEXTS = Task("texts", "regress", ("text",))  # of any type that has labels: none are read
+_TEXTS = Task("texts", "regress", ("text",))  # the type does not matter: no labels are read
 
 
 def rows_to_predict(task: Task, rows: Any) -> Rows | None:
-    """Rows in memory, whose labels are not read; None if there are no rows.
+    """Read rows in memory, without their labels; None if there are no rows.
 
-    Missing values of a DataFrame or Series are empty texts, as in a CSV file.
+    Missing values of a DataFrame or Series are read as empty texts, as in a CSV file.
     """
     found = _rows_in_memory(task, rows, "rows")
     if found is not None:
@@ -29,7 +29,7 @@ def rows_to_predict(task: Task, rows: Any) -> Rows | None:
 
 
 def texts_to_encode(texts: Any) -> Rows | None:
-    """Single texts in memory as rows; None if there are none. Missing values are empty texts, as above."""
+    """Read single texts in memory as rows; None if there are none. Missing values are read as empty texts."""
     if isinstance(texts, str):
         raise UserError("`texts` cannot be a str", expected="a list of texts", hint="for one text: `[text]`")
     return _rows_in_memory(_TEXTS, texts, "texts")
@@ -41,13 +41,18 @@ def _rows_in_memory(task: Task, rows: Any, what: str) -> Rows | None:
 
 
 def count_blank(rows: Rows) -> int:
-    """How many rows have a text column without text."""
+    """The number of rows with a text column that has no visible characters."""
     is_empty = np.logical_or.reduce([is_blank(texts).to_numpy(zero_copy_only=False) for texts in rows.texts])
     return int(is_empty.sum())
 
 
 def warn_of_blank(count: int, file: str | None = None) -> None:
-    """Warn of rows with an empty text, if there are any; `file`: the file that they are from."""
+    """Warn about rows with an empty text, if there are any.
+
+    Args:
+        count: the number of such rows.
+        file: the file that they are from, for the message.
+    """
     if count:
         rows = counted(count, "row") + (f" of {file}" if file else "")
         warn_caller(f"{rows} with an empty text: predictions for such rows carry little information")

@@ -22,12 +22,14 @@ from tasks.task_types.labels import ParsedLabels, alike
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LARGEST_SHARE = 0.9  # share of the rows in one class
-FEWEST_ROWS = 5  # training rows of a class
-FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
-UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
-CUT_SHARE = 0.05  # share of the training rows that are cut
-_CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenised
+# Data beyond these limits gives a warning.
+MAX_CLASS_SHARE = 0.9  # share of the rows in one class
+MIN_CLASS_ROWS = 5  # training rows per class
+MAX_FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
+MAX_UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
+MAX_TRUNCATED_SHARE = 0.05  # share of training rows that are truncated
+
+_CHARACTERS = 24  # per token; longer texts are truncated anyway, so the rest is not tokenised
 
 
 def has_soft_rows(task: Task, split: str) -> bool:
@@ -38,8 +40,8 @@ def has_soft_rows(task: Task, split: str) -> bool:
 def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
     """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
 
-    There are none for rows with soft labels, each of which tells about all classes. For `span` tasks, a
-    warning for questions without an answer, unless the task expects them.
+    There are none for rows with soft labels, since each of these describes all classes. For `span` tasks,
+    there is a warning for questions without an answer, unless the task expects them.
 
     Args:
         balance: label -> rows.
@@ -47,8 +49,8 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     without = balance.get("no answer", 0) if task.type.predicts_spans and not task.unanswerable else 0
     if without and split not in task.test:
         message = (
-            f"{counted(without, 'row')} without an answer, but the task is not `unanswerable`, so that "
-            "every prediction for them is wrong"
+            f"{counted(without, 'row')} without an answer, but the task is not `unanswerable`, so every "
+            "prediction for them is wrong"
         )
         return [Problem(path, task.label, message, "warning")]
     if not task.type.one_class or split in task.test or has_soft_rows(task, split):
@@ -57,22 +59,22 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     total = sum(rows.values())
     problems = []
     largest = max(rows, key=lambda name: rows[name])
-    if total and rows[largest] > LARGEST_SHARE * total:
+    if total and rows[largest] > MAX_CLASS_SHARE * total:
         share = rows[largest] / total
         message = (
             f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
         )
         problems.append(Problem(path, task.label, message, "warning"))
     shown = {name: name if name == name.strip() else repr(name) for name in rows}
-    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
+    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
     if rare and split == task.train:
-        message = f"{len(rare)} of {len(rows)} labels have fewer than {FEWEST_ROWS} rows: {shorten(rare)}"
+        message = f"{len(rare)} of {len(rows)} labels have fewer than {MIN_CLASS_ROWS} rows: {shorten(rare)}"
         problems.append(Problem(path, task.label, message, "warning"))
     return problems
 
 
 def labels_alike(task: Task) -> list[str]:
-    """A warning for labels that differ only in case or surrounding spaces, so that one may be a mistake."""
+    """A warning for labels that differ only in case or surrounding spaces, which may be a mistake."""
     pairs = alike(task.labels)
     if not pairs:
         return []
@@ -81,12 +83,12 @@ def labels_alike(task: Task) -> list[str]:
 
 
 class GroupSizes:
-    """The candidates of each group of a `rank` task, and the right ones among them."""
+    """The number of candidates in each group of a `rank` task, and of right ones among them."""
 
     def __init__(self, task: Task):
         self._task = task
-        self._numbers: dict[Any, int] = {}
-        self._sizes = np.zeros((0, 3), np.int64)  # rows, rows with the right candidate, rows without a label
+        self._numbers: dict[Any, int] = {}  # group -> its row in `_sizes`
+        self._sizes = np.zeros((0, 3), np.int64)  # rows, rows with a right candidate, rows without a label
 
     def add(self, raw: RawTable, labels: ParsedLabels | None) -> None:
         """Add some rows of the split; those without a group do not count."""
@@ -122,7 +124,7 @@ class GroupSizes:
         single, none_right = rows == 1, (right == 0) & (unlabelled == 0)
         messages = []
         if single.any():
-            messages.append(f"{of(single)} have one candidate, so that there is nothing to rank")
+            messages.append(f"{of(single)} have only one candidate, so there is nothing to rank")
         if none_right.any():
             label = self._task.labels[self._task.positive]
             messages.append(
@@ -164,12 +166,13 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
         messages.append(
             f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the default tokeniser, and "
-            f"will be cut if the max_length of a model is {max_length:,}; a larger max_length keeps more"
+            f"will be truncated if the max_length of a model is {max_length:,}; a larger max_length "
+            "keeps more"
         )
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
     foreign = (letters - latin) / max(1, letters)
     unknown = np.mean(np.concatenate(ids) == _default_tokenizer().token_to_id("[UNK]"))
-    if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
+    if foreign > MAX_FOREIGN_SHARE or unknown > MAX_UNKNOWN_SHARE:
         messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: choose an encoder that was trained on this language"
@@ -177,21 +180,26 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     return [Problem(split.path, None, message, "warning") for message in messages]
 
 
-def cut_message(rows: str, share: float, most: str, setting: str = "max_length") -> str:
-    """Which share of some rows is cut.
+def truncation_message(rows: str, share: float, most: str, setting: str = "max_length") -> str:
+    """The warning that a share of some rows will be truncated.
 
     Args:
-        most: the longest that is not cut: "128 tokens".
+        rows: the rows, such as "the training rows".
+        share: the share of them that is truncated.
+        most: the length to which rows are truncated, such as "128 tokens".
         setting: the setting to change.
     """
-    return f"{share:.1%} of {rows} have more than {most}, and will be cut; a larger {setting} keeps more"
+    return (
+        f"{share:.1%} of {rows} have more than {most}, and will be truncated; a larger {setting} keeps more"
+    )
 
 
 def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
-    """The tokens of up to 1,000 random rows, with the default tokeniser, special tokens included.
+    """The number of tokens of up to 1,000 random rows, by the default tokeniser, with special tokens.
 
     Args:
-        longest: rows with more tokens than these may be counted with fewer, but still more than `longest`.
+        longest: exact counts are only needed up to this number; larger counts may be too small, but stay
+            above it.
     """
     chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
     schema = pa.schema([(name, pa.string()) for name in task.columns])
@@ -199,7 +207,7 @@ def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
 
 
 def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.ndarray]]:
-    """The texts of each column, cut where they have at least `longest` tokens, and the ids of each text."""
+    """The texts of each column, truncated to at least `longest` tokens, and the token ids of each text."""
     texts = [column.combine_chunks().fill_null("") for column in sample.columns]
     columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
     tokenizer = _default_tokenizer()
@@ -211,7 +219,7 @@ def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.
 
 
 def _lengths(columns: Sequence[pa.Array], ids: Sequence[np.ndarray]) -> np.ndarray:
-    """The tokens of each row, special tokens included."""
+    """The number of tokens of each row, with special tokens."""
     return np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
 
 

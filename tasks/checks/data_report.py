@@ -23,11 +23,12 @@ from tasks.task import UNLABELLED, Task
 
 @dataclass(frozen=True)
 class DataReport:
-    """What `check` found.
+    """The result of `report_on`.
 
     Attributes:
+        source: the name of the data.
         splits: the splits that could be read, task by task.
-        problems: splits that are missing or cannot be read at all.
+        problems: problems of tasks as a whole, and splits that are missing or cannot be read.
     """
 
     source: str
@@ -41,7 +42,7 @@ class DataReport:
 
     @property
     def errors(self) -> int:
-        """How many problems are errors (warnings are not counted)."""
+        """The number of errors (warnings are not counted)."""
         return sum(problem.level == "error" for problem in self.all_problems)
 
     def __str__(self) -> str:
@@ -76,7 +77,7 @@ def report_on(
     training would refuse it. Any other missing split is a warning.
 
     Args:
-        max_length: tokens that a model keeps per row; longer rows are counted.
+        max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
         unlabelled: the rows without labels to report on; by default those that tasks and source name.
     """
     unlabelled.check(tasks)
@@ -135,7 +136,7 @@ def _why_missing(task: Task, source: DataSource, splits: Sequence[str], message:
 
 
 def _missing_file(task: Task, source: DataSource, split: str) -> Problem:
-    """The error for a split whose file, which the task file names, does not exist."""
+    """The error for a split whose file, named in the task file, does not exist."""
     return Problem(f"{task.name}/{split}", None, str(source.missing(task, split)))
 
 
@@ -164,7 +165,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
 
 
 def _no_rows(task: Task) -> Rows:
-    """Training rows of a task: none."""
+    """Training rows of a task, of which there are none."""
     none = pa.array([], pa.string())
     answers = pa.array([], ANSWERS) if task.type.predicts_spans else None
     return Rows(task.name, UNLABELLED, none, (none,) * len(task.columns), np.zeros(0), answers=answers)

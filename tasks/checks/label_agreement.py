@@ -1,4 +1,4 @@
-"""Whether outputs of a model, or soft labels, are in the order of the task's labels, by labelled rows."""
+"""Checking on labelled rows that a model's outputs, or soft labels, are in the order of the task's labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from tasks.data.rows import has_label
 from tasks.task import Task
 
-# Another order of the labels is only suspected if it fits much better, on enough rows that it is not chance.
-_CLEAR_GAIN, _CLEAR_DEVIATIONS = 0.2, 3.0
+_MIN_GAIN = 0.2  # of Cohen's kappa, for another order to be reported
+_CLEAR_DEVIATIONS = 3.0  # standard deviations of the number of agreeing rows, for a clear result
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,10 @@ class BetterOrder:
 
     Attributes:
         labels: for each output, the label that it seems to stand for.
-        agreeing: how many labels the assumed order agrees with; `better`: this order; of `total`.
-        clear: True if the number of rows is higher by three standard deviations, so that it is not chance.
+        agreeing: the number of labels that agree with the assumed order.
+        better: the number of labels that agree with this order.
+        total: the number of all labels.
+        clear: True if `better` is higher by at least three standard deviations, so that it is not chance.
     """
 
     labels: tuple[str, ...]
@@ -34,14 +36,14 @@ def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOr
     """The order of the outputs that agrees best with labelled rows, if it is not that of the task's labels.
 
     Agreement is counted beyond chance (as in Cohen's kappa), so outputs that always predict the same label
-    are not blamed for their order. Another order must have a kappa that is higher by 0.2.
+    do not suggest another order. Another order is returned only if its kappa is higher by 0.2.
 
     Args:
         logits: (n, C), in the order of the task's labels.
-        labels: (n,) class ids or (n, C) zeros and ones, NaN = unlabelled.
+        labels: (n,) class ids or (n, C) zeros and ones, NaN = without label.
 
     Returns:
-        None if no other order agrees so much better, or if the task has no labels.
+        None if no other order agrees that much better, or if the task has no labels.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -58,7 +60,7 @@ def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOr
     max_gain = actual.sum() - (actual.sum(0) ** 2).sum() / len(actual)
     n_assumed, n_better = np.trace(counts), counts[outputs, best].sum()
     gain = ((counts - chance)[outputs, best].sum() - np.trace(counts - chance)) / max(max_gain, 1e-9)
-    if gain < _CLEAR_GAIN or n_better <= n_assumed:
+    if gain < _MIN_GAIN or n_better <= n_assumed:
         return None
     moved = outputs != best
     differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()

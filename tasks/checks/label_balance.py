@@ -1,4 +1,4 @@
-"""How many rows of a split have each label."""
+"""Counting the rows of a split by label."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ class Count:
 
 
 class Balance:
-    """Rows per label. The intervals of scores without a range are known only after the last row."""
+    """Counts rows per label.
+
+    For scores of a task without a range, the intervals depend on all rows, so counting starts after the last.
+    """
 
     def __init__(self, task: Task, split: str):
         self._task = task
-        self._later = "range" in task.type.fields and task.range is None
+        self._needs_all_rows = "range" in task.type.fields and task.range is None
         self._rows: dict[str, int] = {}
         self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
 
     def add(self, labels: ParsedLabels) -> None:
         """Add the labels of some rows."""
-        if self._later:
+        if self._needs_all_rows:
             start = sum(map(len, self._scores))
             self._scores.append(labels.values)
             self._problems += [replace(problem, row=start + problem.row) for problem in labels.problems]
@@ -40,9 +43,9 @@ class Balance:
 
     def counts(self) -> tuple[Count, ...]:
         """The counts of all rows."""
-        if self._later and len(self._scores) > 1:
+        if self._needs_all_rows and len(self._scores) > 1:
             self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
-        order = sorted(self._rows, key=self._without_label.__eq__)  # the last
+        order = sorted(self._rows, key=self._without_label.__eq__)  # rows without labels come last
         return tuple(Count(label, self._rows[label]) for label in order)
 
     def _count(self, labels: ParsedLabels) -> None:

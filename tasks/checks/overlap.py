@@ -1,4 +1,4 @@
-"""Training rows and rows without labels whose texts are also validation or test rows."""
+"""Warnings about training rows, and rows without labels, that are also validation or test rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
-MOST_TRAINED = 0.5  # the share of validation rows that may be training rows
+MAX_TRAINED_SHARE = 0.5  # share of validation rows that are training rows; more give a warning
 
 
 def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
-    """A warning for each validation split most of whose rows are training rows, as if it were the same file.
+    """A warning for each validation split if most of its rows are also training rows.
 
     Args:
         train: all training rows.
@@ -34,14 +34,15 @@ def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
         f"{share:.0%} of the rows of {train.task}/{split} are also training rows, "
         "so scores on it may be too high"
         for split, share in shares.items()
-        if share > MOST_TRAINED
+        if share > MAX_TRAINED_SHARE
     ]
 
 
 def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:
-    """A warning for each validation and test split that has texts of the rows without labels.
+    """A warning for each validation and test split that shares texts with the rows without labels.
 
     Args:
+        rows: the rows without labels.
         own_split: the split that the rows come from, which is not compared.
     """
     by_split: dict[str, np.ndarray] = {}

@@ -15,7 +15,7 @@ from tasks.data.soft_labels import contradicted_labels, read_soft_labels
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
-_EXAMPLES = 3  # rows to name if many have the same problem
+_EXAMPLES = 3  # rows that are printed if many have the same problem
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Problem:
 
 
 class ProblemSummary:
-    """Problems as lines to print, without keeping all of them.
+    """A summary of problems as lines to print, which does not keep all problems.
 
     More than three problems of the same kind in one column of one file become one line with their number,
     followed by the first three. Lines are in the order of their first problem.
@@ -93,7 +93,7 @@ def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
 
 
 def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
-    """All problems of one split (unreadable lines, null or empty texts, invalid labels), and its labels.
+    """Find all problems of one split, such as unreadable lines, null texts and invalid labels.
 
     Args:
         raw: rows with the task's columns, as returned by `DataSource.raw_table`.

@@ -1,6 +1,6 @@
-"""Hashes of rows, to count duplicates and overlaps whatever the number of rows.
+"""Hashes of rows, to count duplicates and overlaps with bounded memory.
 
-A hash has 64 bits: among 100 million different rows, two have the same with a probability of 0.03%.
+A hash has 64 bits. Among 100 million different rows, the probability that two have the same hash is 0.03%.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pyarrow as pa
 from tasks.common.mapped import MappedArray, mapped, release_pages
 from tasks.data.rows import row_keys
 
-_WAITING = 1 << 20  # hashes kept in memory before they are written
-_FILES = 64  # temporary files, each for a range of values
-_SEARCHED = 1 << 22  # distinct hashes searched at once, before their pages are released
-_EDGES = np.array([i * 2**64 // _FILES - 2**63 for i in range(1, _FILES)], np.int64)
+_MAX_WAITING = 1 << 20  # hashes in memory before they are written to files
+_FILES = 64  # temporary files, each with the hashes in one range
+_BLOCK = 1 << 22  # distinct hashes that are searched before their memory pages are released
+_RANGE_STARTS = np.array([i * 2**64 // _FILES - 2**63 for i in range(1, _FILES)], np.int64)
 
 
 def hash_rows(columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
-    """(n,) int64: the hash of each row of some columns; it differs between runs of Python."""
+    """(n,) int64: the hash of each row of some columns. Hashes differ between runs of Python."""
     keys = row_keys(columns).to_pylist()
     return np.fromiter(map(hash, keys), np.int64, len(keys))
 
 
 class RowHashes:
-    """The hashes of rows that are added part by part; more than a million are kept in temporary files.
+    """Collects hashes of rows; beyond about a million, they are moved to temporary files.
 
-    Each file holds a range of values. The files are sorted in memory, one after the other.
+    Each file holds the hashes in one range, and the files are sorted in memory one after the other.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class RowHashes:
     def add(self, hashes: np.ndarray) -> None:
         """Add (n,) int64 hashes."""
         self._waiting.append(hashes)
-        if sum(map(len, self._waiting)) >= _WAITING:
+        if sum(map(len, self._waiting)) >= _MAX_WAITING:
             self._write()
 
     def distinct(self) -> np.ndarray:
@@ -52,7 +52,9 @@ class RowHashes:
         """Move the waiting hashes to the files."""
         self._files = self._files or [MappedArray(np.int64) for _ in range(_FILES)]
         hashes = self._sorted()
-        for file, some in zip(self._files, np.split(hashes, np.searchsorted(hashes, _EDGES)), strict=True):
+        for file, some in zip(
+            self._files, np.split(hashes, np.searchsorted(hashes, _RANGE_STARTS)), strict=True
+        ):
             file.add(some)
 
     def _sorted(self) -> np.ndarray:
@@ -73,12 +75,20 @@ def _distinct(hashes: np.ndarray) -> np.ndarray:
 
 
 def contained(hashes: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-    """(n,) bool: which of (n,) hashes are among the sorted ones."""
+    """Which of some hashes are among the sorted ones.
+
+    Args:
+        hashes: (n,) int64.
+        distinct: (m,) int64, sorted, without duplicates.
+
+    Returns:
+        (n,) bool.
+    """
     order = np.argsort(hashes)
     queries = hashes[order]
     is_contained = np.zeros(len(hashes), bool)
-    for start in range(0, len(distinct), _SEARCHED):
-        some = distinct[start : start + _SEARCHED]
+    for start in range(0, len(distinct), _BLOCK):
+        some = distinct[start : start + _BLOCK]
         first, end = np.searchsorted(queries, some[0]), np.searchsorted(queries, some[-1], side="right")
         positions = np.searchsorted(some, queries[first:end])
         is_contained[order[first:end]] = some[positions] == queries[first:end]

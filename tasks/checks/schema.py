@@ -1,4 +1,4 @@
-"""Checking that a table has the columns that a task needs."""
+"""Checking that a table has the columns that a task needs, with suitable types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.task import Task
 
 
 def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
-    """The table with text columns as strings and, where rows may be unlabelled, with a label column.
+    """Return the table with text columns as strings, and with a label column if rows may lack labels.
 
     Raises:
         UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
@@ -45,7 +45,7 @@ def _check_types(task: Task, table: pa.Table, raw: RawTable) -> None:
     path = raw.path
     expected = task.type.check_label_column(task, table.schema.field(task.label).type)
     if expected and table.num_rows:
-        if (row := _misfit(task, table[task.label])) is not None:
+        if (row := _wrong_label(task, table[task.label])) is not None:
             shown = brief(table[task.label][row].as_py())
             raise UserError(f"{raw.location(row)}: column {task.label!r} holds {shown}", expected=expected)
         kind = table.schema.field(task.label).type
@@ -58,15 +58,19 @@ def _check_types(task: Task, table: pa.Table, raw: RawTable) -> None:
             )
 
 
-def _misfit(task: Task, column: pa.ChunkedArray) -> int | None:
-    """The first label of another type than others, which made the column one of JSON texts; None = none."""
+def _wrong_label(task: Task, column: pa.ChunkedArray) -> int | None:
+    """The index of the first label of a wrong type in a column where others have the right type, if any.
+
+    The reader has turned a column of mixed types into JSON texts.
+    """
     if column.type != pa.string():
         return None
-    fits = [_fits(task, text) for text in column.to_pylist()]
-    return fits.index(False) if any(fits) and not all(fits) else None
+    has_type = [_has_label_type(task, text) for text in column.to_pylist()]
+    return has_type.index(False) if any(has_type) and not all(has_type) else None
 
 
-def _fits(task: Task, text: str | None) -> bool:
+def _has_label_type(task: Task, text: str | None) -> bool:
+    """True if a label in JSON has a type that the task can read."""
     if text is None:
         return True
     try:
@@ -77,6 +81,7 @@ def _fits(task: Task, text: str | None) -> bool:
 
 
 def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:
+    """Convert a text column to strings; UserError if it holds other values or is not UTF-8."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
         raise UserError(

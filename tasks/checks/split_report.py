@@ -28,7 +28,7 @@ class SplitReport:
     Attributes:
         path: the file it was read from.
         rows: number of readable rows.
-        balance: rows per label; the remaining rows have invalid labels. Rows that have soft labels alone are
+        balance: rows per label; the remaining rows have invalid labels. Rows that have only soft labels are
             counted under "soft labels".
         lengths: one record per text column.
         duplicates: rows with the same texts and label as an earlier row.
@@ -68,8 +68,8 @@ def report_split(
     Args:
         tables: the rows of the split, block by block.
         train: the sorted hashes of the training split, if it has been read.
-        max_length: tokens that a model keeps per row; longer rows are counted.
-        unused_columns: columns that a warning about an earlier split named; the new ones are added.
+        max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
+        unused_columns: columns that warnings about earlier splits named; the new ones are added to it.
 
     Raises:
         UserError: the split cannot be read.
@@ -84,7 +84,7 @@ def report_split(
     for raw in tables:
         unused += _unused(task, raw, unused_columns)
         statistics.add(raw)
-        new_problems, labels = find_problems(task, split, raw)  # raises an error if these are no labels
+        new_problems, labels = find_problems(task, split, raw)  # also checks that the labels can be read
         problems += new_problems
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
@@ -123,7 +123,7 @@ def report_unlabelled(
     Args:
         leaks: the warnings about rows that also occur in other splits.
         train: the sorted hashes of the training split, if it has been read.
-        max_length: tokens that a model keeps per row; longer rows are counted.
+        max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
     """
     path = f"{task.name}/{UNLABELLED}"
     statistics, blank = SplitStatistics(task, train), 0
@@ -151,7 +151,7 @@ def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
     """A warning for each column that the task does not read, except ids and titles.
 
     Args:
-        known: the columns of the task that a warning was about; the new ones are added.
+        known: columns that earlier warnings named; the new ones are added to it.
     """
     unused = [name for name in unread_columns(task, raw) if name not in known]
     known.update(unused)
@@ -168,7 +168,7 @@ def unread_columns(task: Task, raw: RawTable) -> list[str]:
 
 
 def _is_id(name: str, raw: RawTable) -> bool:
-    """True for a column that is called an id, and in which every row has another value."""
+    """True for a column that is named like an id and has a different value in every row."""
     column = raw.table[name]
     if not re.search(r"(^|[\W_])(id|idx|index|uid|uuid|guid|key)$|[a-z](Id|ID)$", name):
         return False

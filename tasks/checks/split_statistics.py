@@ -1,4 +1,4 @@
-"""Statistics of the texts of a split, from tables that are read one after the other."""
+"""Statistics of the texts of a split, collected table by table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.checks.row_hashes import RowHashes, contained, hash_rows
 from tasks.data.raw_table import RawTable
 from tasks.task import Task
 
-SAMPLE = 1000  # rows whose tokens are counted
+SAMPLE = 1000  # number of rows that are tokenised
 _SHOWN = 60  # characters of an example
 _WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # white space as Python defines it; RE2's \s matches less
 
@@ -29,14 +29,16 @@ class Lengths:
 
 
 class SplitStatistics:
-    """Counts of rows, words and duplicates.
+    """Counts of rows, of words, and of rows that are also training rows.
 
     Args:
         train: the sorted hashes of the training rows; None for the training split itself.
 
     Attributes:
-        rows: how many rows were added; `path`: the file of the first.
-        seen: how many of them are also training rows; `first_seen`: the first one, with its place.
+        rows: the number of rows.
+        path: the file of the first row.
+        seen: the number of rows that are also training rows.
+        first_seen: the location and text of the first of them.
         sample: up to 1,000 random rows.
     """
 
@@ -86,7 +88,11 @@ class SplitStatistics:
 
 
 def _lengths(column: str, rows: np.ndarray) -> Lengths:
-    """The lengths of a column that has rows[w] rows of w words."""
+    """The lengths of a column.
+
+    Args:
+        rows: (w,) int64: the number of rows with 0, 1, 2, ... words.
+    """
     ends = np.cumsum(rows)
     total = int(ends[-1])
     if not total:

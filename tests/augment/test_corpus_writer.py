@@ -168,7 +168,7 @@ def test_a_shard_that_was_damaged_after_an_interruption_is_made_again(
     second.with_name(second.name + ".digest").unlink()
     written = write_corpus(JOB, ROWS, out)
     assert (written.made, written.kept) == (8, 1)
-    assert f"are made again: data/{first.name}, data/{second.name}\n" in capsys.readouterr().err
+    assert f"are rewritten: data/{first.name}, data/{second.name}\n" in capsys.readouterr().err
     assert contents(out) == contents(finished)
 
 

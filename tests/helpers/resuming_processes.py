@@ -56,10 +56,10 @@ def resume(directory: str) -> None:
 
 def wait_for_lock(directory: str) -> None:
     """Wait for a lock in this process, with short limits of the time that processes wait for each other."""
-    distributed._ROUND = 1.0
+    distributed._LOCK_WAIT = 1.0
     state = PartialState(cpu=True, timeout=timedelta(seconds=4))
     group = distributed.ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)
     if group.first:
         (Path(directory) / "started").touch()
     with distributed.locked_by_first(Path(directory) / "logits", group):
-        (Path(directory) / f"rank-{group.number}").touch()
+        (Path(directory) / f"rank-{group.rank}").touch()

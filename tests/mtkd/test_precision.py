@@ -11,7 +11,7 @@ import torch
 
 import mtkd
 from mtkd import precision
-from mtkd.precision import multiplies_in_bf16, resolve_precision
+from mtkd.precision import resolve_precision, supports_bf16
 from mtkd.recipes import load_settings
 from tasks.common.errors import MtkdWarning
 
@@ -61,9 +61,9 @@ def test_an_older_torch_asks_the_system(
 ) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(precision, "_CPU_INFO", tmp_path / "cpuinfo")
-    assert not multiplies_in_bf16(torch.device("cpu")), "there is no such file on other systems"
+    assert not supports_bf16(torch.device("cpu")), "there is no such file on other systems"
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n\n", encoding="utf-8")
-    assert multiplies_in_bf16(torch.device("cpu")) is expected
+    assert supports_bf16(torch.device("cpu")) is expected
 
 
 def test_commands_that_only_run_a_model_warn_of_slow_bf16_too(

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from mtkd.precision import multiplies_in_bf16
+from mtkd.precision import supports_bf16
 
 R = TypeVar("R")
 
@@ -86,4 +86,4 @@ def choose_precision(precision: str, backend: str, device: Any) -> Literal["fp32
     """The precision that was asked for; for "auto", bf16 if the native backend runs on a device for it."""
     if precision != "auto":
         return "bf16" if precision == "bf16" else "fp32"
-    return "bf16" if backend == "native" and multiplies_in_bf16(device) else "fp32"
+    return "bf16" if backend == "native" and supports_bf16(device) else "fp32"

@@ -97,11 +97,11 @@ class PreparedT5:
             precision,
             str(config.words or "any"),
             counts.sentence(),
-            functools.partial(_load_same, worker_config, digest, counts),
+            functools.partial(_load_in_worker, worker_config, digest, counts),
         )
 
 
-def _load_same(config: GenerationConfig, digest: str, counts: Counts) -> Questions:
+def _load_in_worker(config: GenerationConfig, digest: str, counts: Counts) -> Questions:
     """Load the generator in another process."""
     augmenter = PreparedT5.load(config).augmenter(counts, worker_device())
     if augmenter.digest != digest:

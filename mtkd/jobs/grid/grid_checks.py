@@ -16,7 +16,7 @@ from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.output_files.kept_inputs import refuse_overlap
+from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path

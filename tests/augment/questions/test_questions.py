@@ -852,7 +852,7 @@ def test_an_automatic_batch_uses_half_of_the_free_memory(monkeypatch):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_automatic_precision_and_batch(trained, data, tmp_path, monkeypatch, fast):
-    monkeypatch.setattr(batch_size, "multiplies_in_bf16", lambda device: fast)
+    monkeypatch.setattr(batch_size, "supports_bf16", lambda device: fast)
     precision = "bf16" if fast else "fp32"
     automatic = generate(tmp_path / "auto", trained, data, precision="auto", batch="auto").manifest
     assert automatic.settings["precision"] == precision

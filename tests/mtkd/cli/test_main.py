@@ -633,7 +633,7 @@ def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> 
     deep = '{"a":' + "[" * 480 + "]" * 480 + "}"
     for words, said in (
         (("data", "check", "--data", "~nouser/x", "--tasks", "rte"), "'~nouser/x' does not exist"),
-        ((*generate, "--extra-body", deep), "inside each other"),
+        ((*generate, "--extra-body", deep), "levels deep"),
         ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
         (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
         (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),

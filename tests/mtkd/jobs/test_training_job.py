@@ -151,7 +151,7 @@ def test_texts_that_are_cut_are_a_warning(tiny_teacher: Path, tmp_path: Path) ->
         return [text for text in said if "cut" in text]
 
     rows_of_sst2 = "10.0% of the training rows of sst2"
-    cut = rows_of_sst2 + " have more than 8 tokens{}, and will be cut; a larger {} keeps more"
+    cut = rows_of_sst2 + " have more than 8 tokens{}, and will be truncated; a larger {} keeps more"
     for length, expected in ((8, [cut.format("", "max_length")]), (11, [])):
         tuned = load_settings("finetune", "finetune", {"max_length": length})
         assert warnings(f"tuned-{length}", finetune, tuned, tiny_teacher) == expected

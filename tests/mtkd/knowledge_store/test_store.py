@@ -144,10 +144,12 @@ def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
 def test_rows_that_the_teacher_cuts_are_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = SIZES | PART | {"student.max_length": 8}
     given: dict[str, Any] = {"data": "pocket", "tasks": "rte", "teacher": tiny_teacher, "limit": 20}
-    cut = "of the training rows of rte have more than 8 tokens, and will be cut; a larger student.max_length"
-    with pytest.warns(MtkdWarning, match=cut):
+    truncated = (
+        "training rows of rte have more than 8 tokens, and will be truncated; a larger student.max_length"
+    )
+    with pytest.warns(MtkdWarning, match=truncated):
         mtkd.plan_store("hsk-tinybert-4", settings=sets, **given)
-    with pytest.warns(MtkdWarning, match=cut):
+    with pytest.warns(MtkdWarning, match=truncated):
         mtkd.build_store("hsk-tinybert-4", out=tmp_path / "store", settings=sets, **given)
 
 

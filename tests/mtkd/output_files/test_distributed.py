@@ -21,7 +21,7 @@ def test_without_a_launcher_there_is_one_process(world: str | None, monkeypatch:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if world:
         monkeypatch.setenv("WORLD_SIZE", world)
-    assert launched() is ALONE and ALONE.first and (ALONE.number, ALONE.count) == (0, 1)
+    assert launched() is ALONE and ALONE.first and (ALONE.rank, ALONE.count) == (0, 1)
     ALONE.wait()
 
 
@@ -52,7 +52,7 @@ def test_an_error_of_the_first_process_is_the_only_one(tmp_path: Path, processes
 def test_a_job_says_once_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mtkd.output_files.distributed._ROUND", 0.1)
+    monkeypatch.setattr("mtkd.output_files.distributed._LOCK_WAIT", 0.1)
     release = threading.Timer(1.0, lambda: held.close())
     with contextlib.ExitStack() as held:
         held.enter_context(locked(tmp_path / "logits"))

@@ -220,7 +220,7 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(
     output.write(missing, setup=setup, workers=workers, advance=done.append)
     opened = record.read_text().split()
     assert len(set(opened)) == len(opened) and (str(os.getpid()) in opened) != workers.in_other_processes
-    assert "damaged, or have no digest, are made again: 1.txt, 2.txt" in capsys.readouterr().err
+    assert "damaged or have no digest are rewritten: 1.txt, 2.txt" in capsys.readouterr().err
     if not is_recorded:
         assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
     assert sum(done) == 3 * len(missing) and output.entries(recorded) == entries

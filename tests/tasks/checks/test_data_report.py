@@ -237,7 +237,7 @@ def test_rows_that_will_be_cut(tmp_path: Path) -> None:
     rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
     (cut,) = warnings_of(tmp_path, rows, max_length=12)
     assert cut == (
-        "40.0% of the rows have more than 12 tokens of the default tokeniser, and will be cut if the "
+        "40.0% of the rows have more than 12 tokens of the default tokeniser, and will be truncated if the "
         "max_length of a model is 12; a larger max_length keeps more"
     )
     (cut,) = warnings_of(tmp_path, rows)
@@ -329,7 +329,7 @@ def test_groups_that_cannot_be_ranked_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "r/validation.parquet", rows[:2], ("a", "q", "label"))
     train, validation = report_on(open_data(str(tmp_path)), [task]).splits
     single, none_right = train.problems
-    assert single.message.startswith("2 of 4 groups (the first is 'q1') have one candidate")
+    assert single.message.startswith("2 of 4 groups (the first is 'q1') have only one candidate")
     assert none_right.message.startswith("1 of 4 groups (the first is 'q2') have no candidate with the label")
     assert {problem.level for problem in train.problems} == {"warning"}
     assert [problem.column for problem in validation.problems] == [None]  # training rows
@@ -342,4 +342,4 @@ def test_groups_are_counted_across_tables() -> None:
         raw = RawTable(pa.table({"q": pa.array(groups, pa.int64())}), "rows")
         sizes.add(raw, ParsedLabels(np.array(labels, float), []))
     (single,) = sizes.problems("rows")  # 8 and 9 have rows without a label, so their right one is unknown
-    assert single.message.startswith("1 of 3 groups (the first is 9) have one candidate")
+    assert single.message.startswith("1 of 3 groups (the first is 9) have only one candidate")

@@ -51,7 +51,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def set_size(size: int) -> None:
         monkeypatch.setattr(file_readers, "BATCH", size)
         monkeypatch.setattr(rows, "MAPPED_ROWS", 2 * size)
-        monkeypatch.setattr(row_hashes, "_WAITING", 2 * size)
+        monkeypatch.setattr(row_hashes, "_MAX_WAITING", 2 * size)
         for module in (rows, loading):
             monkeypatch.setattr(module, "STEP", size)
 
@@ -116,8 +116,8 @@ def test_a_split_may_have_more_than_fits_in_a_plain_array(small_parts: Callable[
 
 def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).integers(-(2**63), 2**63, 500).repeat(2)
-    monkeypatch.setattr(row_hashes, "_WAITING", 100)
-    monkeypatch.setattr(row_hashes, "_SEARCHED", 70)
+    monkeypatch.setattr(row_hashes, "_MAX_WAITING", 100)
+    monkeypatch.setattr(row_hashes, "_BLOCK", 70)
     hashes = RowHashes()
     for start in range(0, 1000, 30):
         hashes.add(values[::-1][start : start + 30])
@@ -129,8 +129,8 @@ def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_only_a_part_of_the_hashes_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_hashes, "_WAITING", 100)
-    monkeypatch.setattr(row_hashes, "_SEARCHED", 100)
+    monkeypatch.setattr(row_hashes, "_MAX_WAITING", 100)
+    monkeypatch.setattr(row_hashes, "_BLOCK", 100)
     maps, finish, others = [], mapped.MappedArray.finish, set(mapped._MAPS)
 
     def finish_and_count(array: mapped.MappedArray) -> np.ndarray:

@@ -336,7 +336,7 @@ from pathlib import Path
 from mtkd import device
 def used(): return int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
 def more(): return used() - before > 50_000_000
-device._SECONDS = 1.0
+device._TRIM_SECONDS = 1.0
 with device.keep_memory() as told:
     before, deadline = used(), time.monotonic() + 60
     x, y = torch.ones(25_000_000), torch.ones(1000); del x  # 100 MB, a hole below y

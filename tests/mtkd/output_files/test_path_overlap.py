@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.output_files.kept_inputs import files_of_toml, named_paths, refuse_overlap
+from mtkd.output_files.path_overlap import files_of_toml, named_paths, refuse_overlap
 from tasks.common.errors import UserError
 
 

@@ -1,7 +1,7 @@
-"""What a command reads stays as it is: no output may be an input, contain one, or lie inside a model.
+"""Protecting inputs: no output may be an input, contain one, or lie inside a model.
 
-The check looks at paths alone, before anything is written. Links are followed, and local copies count as the
-URLs that they stand for.
+Only paths are checked, before anything is written. Links are followed, and local copies of URLs count as
+these URLs.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from tasks.common.errors import UserError
 from tasks.common.records import read_toml
 from tasks.common.urls import as_url
 
-# A directory with one of these is a model, or an output of mtkd; nothing else belongs into it.
+# A directory with one of these files is a model, or an output of mtkd, and must not hold other outputs.
 _MARKERS = (
     *("run.json", "model.json", "manifest.json", "export.json", "questions.json", "config.json"),
     *("digests.json", ".mtkd.json"),
 )
-_OF_ROWS = ("data", "text")  # directories that may also hold outputs, such as `data=.`
-_FILES = ("tasks", "task", "unlabelled", "settings", "sets")  # other values are names
+_ROW_ARGUMENTS = ("data", "text")  # directories that may also hold outputs, such as `data=.`
+_FILE_ARGUMENTS = ("tasks", "task", "unlabelled", "settings", "sets")  # directories are not read by these
 _INSIDE = "lies inside"
-_DEEPEST = 20  # files that name each other
-_NAMES = ("pocket", "hub", "minilm", "rules", "scratch")  # whatever is in the current directory
+_MAX_DEPTH = 20  # length of a chain of TOML files that name each other
+_NAMES = ("pocket", "hub", "minilm", "rules", "scratch")  # never paths, even if such a file exists
 
 
 def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
-    """Check that an output leaves alone what is read.
+    """Check that an output does not overwrite an input.
 
     Args:
         name: the argument that names the output, for messages.
         out: the output, a file or a directory.
-        inputs: argument -> its value, which may be anything; `named_paths` takes what exists from it.
+        inputs: argument -> its value; see `named_paths`.
 
     Raises:
         UserError: the output is an input, contains one, or lies inside a model, run, corpus or store.
     """
-    place = _place(out)
+    output = _comparable(out)
     for argument, value in inputs.items():
         for path in named_paths(argument, value):
-            if relation := _relation(place, path, argument):
+            if relation := _relation(output, path, argument):
                 what = f"the path of the {argument.replace('_', ' ')}"
                 where = what if relation == "is" else f"{path}, {what}"
                 lost = "" if relation == _INSIDE else ": it would be overwritten"
                 raise UserError(
                     f"`{name}={str(out)!r}` {relation} {where}{lost}",
-                    expected="a place that the command does not read",
+                    expected="a path that the command does not read",
                     hint=f"choose another `{name}`",
                 )
 
@@ -57,11 +57,11 @@ def named_paths(argument: str, value: Any) -> Iterator[Path]:
     """The files and directories that an argument names, where they exist.
 
     Args:
-        value: a path, a pattern, several with commas, TASK=PATH; a list or table of these; or anything else,
-            such as a model, which names none.
+        value: a path, a pattern or TASK=PATH, or several of these, comma-separated; a list or mapping of such
+            values; or anything else, such as a model, which names no file.
     """
     paths = (Path(path) for text in _texts(value) for path in _existing(text))
-    yield from (path for path in paths if argument not in _FILES or path.is_file())
+    yield from (path for path in paths if argument not in _FILE_ARGUMENTS or path.is_file())
 
 
 def _existing(text: str) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _existing(text: str) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts and paths in a value."""
+    """The texts and paths in a value and in its nested lists and mappings."""
     if isinstance(value, str | Path):
         yield str(value)
     elif isinstance(value, Mapping | list | tuple):
@@ -88,39 +88,40 @@ def files_of_toml(file: Path, seen: tuple[Path, ...] = ()) -> Iterator[Path]:
     """
     try:
         values = read_toml(file)
-    except UserError:  # said when the file is read for its purpose
+    except UserError:  # the error is raised when the file is read for its purpose
         return
     for text in _texts(values):
         for path in map(Path, dict.fromkeys((*_existing(text), *_existing(str(file.parent / text))))):
             if path.is_file():
                 yield path
-            if path.suffix == ".toml" and path not in seen and len(seen) < _DEEPEST:
+            if path.suffix == ".toml" and path not in seen and len(seen) < _MAX_DEPTH:
                 yield from files_of_toml(path, (*seen, path))
 
 
-def _place(path: Path) -> PurePosixPath:
-    """A path without links, or the URL whose copy it is, so that two of them can be compared."""
+def _comparable(path: Path) -> PurePosixPath:
+    """A path without links, or for a local copy its URL, so that two of them can be compared."""
     return PurePosixPath(as_url(os.path.realpath(path)))
 
 
 def _relation(out: PurePosixPath, path: Path, argument: str) -> str | None:
     """How an output and an input overlap, in words; None if they do not."""
-    place = _place(path)
-    if out == place or (os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path)):
+    input_path = _comparable(path)
+    if out == input_path or (os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path)):
         return "is"
-    if out in place.parents:
+    if out in input_path.parents:
         return "contains"
-    if place not in out.parents:
+    if input_path not in out.parents:
         return None
-    if argument in _OF_ROWS:
+    if argument in _ROW_ARGUMENTS:
         return "is a file of rows inside" if _holds_rows(out) else None
     folders = [out.parent, *out.parent.parents]
-    between = folders[: folders.index(place) + 1]
+    between = folders[: folders.index(input_path) + 1]
     marked = any(os.path.lexists(folder / marker) for folder in between for marker in _MARKERS)
     return _INSIDE if marked else None
 
 
 def _holds_rows(out: PurePosixPath) -> bool:
+    """True for an existing file of rows or plain text."""
     from tasks.data.file_readers import suffix_of
 
     return Path(out).is_file() and (suffix_of(Path(out)) is not None or ".txt" in out.suffixes)
