@@ -50,7 +50,7 @@ class Part:
 def read_parts(
     names: Sequence[str], validation: str | Path | None, unlabelled: Sequence[str | Path]
 ) -> tuple[dict[str, Part], list[Part]]:
-    """The splits that the data hold, and further files, which are taken for rows without labels.
+    """The splits that the data holds, and further files, which are used as unlabelled rows.
 
     Args:
         names: files, or one data set on the hub.

@@ -119,7 +119,7 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
 
     Args:
         length: `max_length` of its models.
-        unlabelled: files of rows without labels, relative to it.
+        unlabelled: files of unlabelled rows, relative to it.
     """
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"

@@ -119,7 +119,7 @@ def init_pipeline(
         columns, label, kind: one or two text columns, the label column and the task type (classify, regress,
             multilabel or span), where they are not to be guessed.
         validation: the file of validation rows.
-        unlabelled: files of rows without labels.
+        unlabelled: files of unlabelled rows.
         validation_fraction: which part of the training rows becomes the validation rows if there are none;
             at most 5,000 texts. Rows with the same texts stay together, and each label keeps training rows.
         recipe: the recipe of the student and of the control, a name or a file.

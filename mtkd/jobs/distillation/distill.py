@@ -58,13 +58,12 @@ def distill(
     Args:
         teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
             checkpoint, a model object, or several by task (see
-            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term
-            needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
-            rows have soft labels.
+            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term needs logits, it can also be
+            a pretrained encoder; None only if no term needs a teacher, or if the rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
-        unlabelled: the rows without labels that the student also learns from; by default those that the tasks
+        unlabelled: the unlabelled rows that the student also learns from; by default those that the tasks
             name.
         student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
             are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.

@@ -58,7 +58,7 @@ class TaskDistillation(StagedJob):
 
     Attributes:
         corpus: an augmented corpus whose rows are added to the training rows; None if there is none.
-        unlabelled: the rows without labels that are added; None if no loss can use them.
+        unlabelled: which unlabelled rows are added to the training rows; None if no loss can use them.
         student: a student that the caller passed as an object; None if the settings describe the student.
         task_teachers: gives the outputs of the teachers, set by `prepare`; not used if they are read from a
             knowledge store.
@@ -77,9 +77,7 @@ class TaskDistillation(StagedJob):
             data.require_labels("a student with supervision=labels")
         self.rows = EncodedRows(data)
         if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
-            self.warnings.append(
-                "rows without labels are not used, since every loss of this run needs labels"
-            )
+            self.warnings.append("unlabelled rows are not used, since every loss of this run needs labels")
         teacher, manifest = self.validated.teacher, self.validated.manifest
         digests = {
             "data": self.rows.data.digests,
@@ -211,7 +209,7 @@ class TaskDistillation(StagedJob):
             teacher = self.task_teachers.cached_logits(stage.train) if uses_cached_logits else source
             assert teacher is not None
             if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
-                self._drop_unsure(stage, batches, min_confidence, teacher)
+                self._drop_unconfident_rows(stage, batches, min_confidence, teacher)
             for loaded in teachers if runs_teacher else ():
                 loaded.model.to(self.accelerator.device)
             return teacher
@@ -256,10 +254,10 @@ class TaskDistillation(StagedJob):
         for teacher in teachers:
             teacher.ref.for_workers()
 
-    def _drop_unsure(
+    def _drop_unconfident_rows(
         self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
     ) -> None:
-        """Drop the rows without labels on which the teacher is not confident, and record how many."""
+        """Drop the unlabelled rows on which the teacher is not confident, and record how many they are."""
         logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
             cached = (
@@ -273,6 +271,6 @@ class TaskDistillation(StagedJob):
         self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
         for name, count in self.facts["dropped"].items():
             say(
-                f"{name}: {counted(count, 'row')} without labels dropped, as the teacher is less than "
-                f"{min_confidence:.0%} sure"
+                f"{name}: dropped {counted(count, 'unlabelled row')}, on which the teacher's confidence is "
+                f"below {min_confidence:.0%}"
             )

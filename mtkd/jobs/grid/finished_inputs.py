@@ -28,13 +28,13 @@ _OTHER_ROWS = "other rows than those that the corpus was made from"  # in place 
 
 
 def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
-    """Check that the inputs of finished runs have not changed: the table would show scores of earlier ones.
+    """Check that the inputs of finished runs have not changed, since the table shows scores of these runs.
 
-    The rows of all splits, those without labels, plain text, corpora and stores are compared, and teachers
-    and models on this disk. What cannot be read any more is not.
+    Compared are the rows of all splits, unlabelled rows, plain text, corpora, knowledge stores, and teachers
+    and models on this disk. Inputs that can no longer be read are skipped.
 
     Raises:
-        UserError: names the run, and what has changed.
+        UserError: an input has changed; the message names it and the run.
     """
     now = _PresentInputs(inputs)
     for job in jobs:
@@ -116,7 +116,7 @@ class _PresentInputs:
     def _training_rows(
         self, task: Task, tasks: Sequence[Task], limit: int | None, corpus: str | None, with_unlabelled: bool
     ) -> dict[str, str]:
-        """The digests of the rows that `load_training_data` would read, and of those without labels."""
+        """The digests of the rows that `load_training_data` would read; unlabelled rows have their own."""
         assert task.train is not None, "the caller checks"
         name = f"{task.name}/{task.train}"
         unlabelled = self._unlabelled if with_unlabelled else None

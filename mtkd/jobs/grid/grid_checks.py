@@ -29,12 +29,12 @@ from tasks.task_names import resolve
 
 
 def check_inputs(grid: Grid, inputs: GridInputs) -> None:
-    """Check that corpus, rows without labels, teacher and the order of its labels suit the cells.
+    """Check that corpus, unlabelled rows, teacher and the order of the teacher's labels suit the cells.
 
     Raises:
-        UserError: an input that a cell needs is missing, no cell can learn from the rows without labels,
-            labels are given for a task that no teacher is asked for, or the teacher has no head, or other
-            labels, for a task whose logits a cell learns from.
+        UserError: an input that a cell needs is missing; unlabelled rows are given, but no cell can learn
+            from them; `teacher_labels` names a task for which no cell uses the given teacher; or the teacher
+            has no head, or other labels, for a task whose logits a cell learns from.
     """
     _require_inputs(grid, inputs)
     _check_unlabelled(grid, inputs)
@@ -172,7 +172,7 @@ def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str
 
 
 def learns_without_labels(grid: Grid, name: str) -> bool:
-    """True if a cell can learn from rows without labels."""
+    """True if a cell can learn from unlabelled rows."""
     return any(not loss.needs_labels for loss in _losses(grid, name))
 
 
@@ -193,9 +193,7 @@ def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
 def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
     names = [name for name in grid.cells if learns_without_labels(grid, name)] if inputs.unlabelled else []
     if inputs.unlabelled and not names:
-        raise UserError(
-            "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
-        )
+        raise UserError("no cell of the grid can learn from unlabelled rows", hint="leave `unlabelled` out")
     task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
     tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)

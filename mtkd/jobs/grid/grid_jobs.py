@@ -41,8 +41,8 @@ class GridInputs:
         limit, eval_limit: rows per training and validation split; None = all.
         epochs: the number of epochs of the reference's runs, over all their stages; the other cells are
             trained for as many steps as these runs. None = as in each cell's recipe and settings.
-        unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
-        unlabelled_limit: maximum number of rows without labels per task; None = all.
+        unlabelled: task -> a file of unlabelled rows, or a list of files, for cells that distil.
+        unlabelled_limit: maximum number of unlabelled rows per task; None = all.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
     """
 
@@ -76,7 +76,7 @@ class GridInputs:
         return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
     def unlabelled_words(self, spec: str) -> list[str]:
-        """The options of a command that name the rows without labels of its tasks, and how many are used."""
+        """The options of a command that name the unlabelled rows of its tasks, and limit their number."""
         options = []
         tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
         for task, files in self.unlabelled.items():

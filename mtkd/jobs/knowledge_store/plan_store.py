@@ -51,7 +51,7 @@ class StoreRequest(Record):
     Attributes:
         recipe, sets: the recipe that will use the store, and overrides of its settings.
         data, tasks, limit, corpus: which training rows are stored.
-        unlabelled, unlabelled_limit: the rows without labels; see `tasks.data.unlabelled.UnlabelledRequest`.
+        unlabelled, unlabelled_limit: the unlabelled rows; see `tasks.data.unlabelled.UnlabelledRequest`.
         teacher: the teacher whose outputs are stored.
         dtype: number format of vectors on disk.
         precision: precision in which the teacher runs.
@@ -206,7 +206,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
 
 
 def _training_rows(request: StoreRequest, tasks: list[Task], corpus: Path | None) -> TrainingData:
-    """The rows of a store, copies and rows without labels included."""
+    """The rows of a store, including augmented copies and unlabelled rows."""
     files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
     unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
     unlabelled.check(tasks)
