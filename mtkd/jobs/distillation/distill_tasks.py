@@ -1,4 +1,4 @@
-"""Distil on the rows of tasks: the training job, with its batches, its teachers and their cached logits."""
+"""The job that distils on the rows of tasks, with its batches, its teachers and their cached logits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
-_FEW_ROWS_LR = 5e-5  # lr = "auto" with few labels, if all heads start from a linear probe
+_FEW_ROWS_LR = 5e-5  # lr = "auto" with few rows, if all heads start from a linear probe
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
@@ -85,8 +85,9 @@ class TaskDistillation(StagedJob):
             "corpus": read_corpus(self.corpus).key if self.corpus else None,
         }
         file = self.settings.student.embedding_file
-        vectors = {"embedding_file": digest_file(file)} if file and self.student is None else {}
-        return digests | vectors | ({"store": manifest.key} if manifest else {})
+        if file and self.student is None:
+            digests["embedding_file"] = digest_file(file)
+        return digests | ({"store": manifest.key} if manifest else {})
 
     def prepare(self) -> MultiTaskModel:
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
@@ -152,7 +153,7 @@ class TaskDistillation(StagedJob):
     def _suitable_lr(self) -> float:
         """The learning rate that "auto" means here.
 
-        It is low for few labels if all heads start from a linear probe, because little is left to learn.
+        It is low for few rows if all heads start from a linear probe, because little is left to learn.
         """
         tasks, student = self.rows.data.tasks, self.prepared.student
         fitted = len(self._probed_tasks(student)) == len(tasks) and not student.info.head_hidden_size
@@ -160,7 +161,7 @@ class TaskDistillation(StagedJob):
         return _FEW_ROWS_LR if fitted and few else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
-        """How much the parts of a teacher matter on the training rows; pruning keeps the most important."""
+        """The importance of a teacher's parts on the training rows, of which pruning keeps the highest."""
         model.to(self.accelerator.device)
         data, rows = self.rows.data, self.rows.train(model.reader)
         return measure_importance(model, data.tasks, rows, self.settings.train.seed)
@@ -179,7 +180,7 @@ class TaskDistillation(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which a teacher does not beat the best constant prediction."""
+        """Warnings about the teachers, such as that one does not beat the best constant prediction."""
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
@@ -238,16 +239,16 @@ class TaskDistillation(StagedJob):
         )
 
     def _check_workers(self) -> None:
-        """Refuse workers that would have nothing to do or could not load a teacher; raises UserError."""
+        """Raise UserError if other processes would have no logits to compute, or could not load a teacher."""
         teachers, stages = self.prepared.teachers, self.stages
-        computed = any(
+        computes_logits = any(
             self.task_teachers.uses_cached_logits(objective.teacher_need)
             or stage.train.min_confidence is not None
             for stage, objective, _ in stages
         )
-        if not (teachers and computed):
+        if not (teachers and computes_logits):
             raise UserError(
-                "`workers` and `engine` are for logits of the teacher that are computed before training, and "
+                "`workers` and `engine` apply to the teacher's logits that are computed before training, but "
                 "this run computes none",
                 hint="leave them out",
             )
