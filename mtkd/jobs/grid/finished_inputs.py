@@ -1,4 +1,4 @@
-"""Whether the finished runs of a grid were trained on the rows and models that the grid is given now."""
+"""Check that the finished runs of a grid were trained on the rows and models that the grid is given now."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
     Raises:
         UserError: an input has changed; the message names it and the run.
     """
-    now = _PresentInputs(inputs)
+    current = _CurrentInputs(inputs)
     for job in jobs:
         if not job.finished:
             continue
         record = read_run_record(job.out / RUN_FILE)
-        for what, before, digests in now.inputs_of(job, record):
+        for what, before, digests in current.inputs_of(job, record):
             if before and digests and before not in digests:
                 raise UserError(
                     f"{what} changed after the run in {job.out} was finished",
@@ -50,7 +50,7 @@ def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
                 )
 
 
-class _PresentInputs:
+class _CurrentInputs:
     """The digests of the inputs that a grid is given now, each computed once."""
 
     def __init__(self, inputs: GridInputs):
@@ -61,12 +61,12 @@ class _PresentInputs:
         }
         self._unlabelled = UnlabelledRequest(files, inputs.unlabelled_limit)
         self._labels_of_teacher = inputs.labels_of_teacher
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
 
     def inputs_of(self, job: Job, record: Mapping[str, Any]) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-        """Each input of a finished run: its name, its digest in the record, and what the digest may be now.
+        """Each input of a finished run as (name, recorded digest, digests that the current input may have).
 
-        The last is empty if the input cannot be read.
+        There are no current digests if the input can no longer be read.
         """
         tasks = read_saved(job.out).tasks
         for role, digest in (
@@ -76,37 +76,38 @@ class _PresentInputs:
             ("encoder", lambda place: [digest_encoder(str(place))] if place.is_dir() else []),
         ):
             if place := job.option(role):
-                digests = self._once((role, place), digest, Path(place))
+                digests = self._cached((role, place), digest, Path(place))
                 yield f"the {role} {place}", record.get(role), digests or ()
         if teacher := job.option("teacher"):
             key = ("teacher", teacher, *(task.name for task in tasks))
             yield (
                 f"the teacher {teacher}",
                 record.get("teacher"),
-                self._once(key, self._teacher, teacher, tasks) or (),
+                self._cached(key, self._teacher, teacher, tasks) or (),
             )
         rows = record.get("data")
         if isinstance(rows, str) and (text := job.option("text")):
-            files = self._once(("text", text), TextFiles.open, Path(text))
+            files = self._cached(("text", text), TextFiles.open, Path(text))
             yield f"the text {text}", rows, [files.digest] if files else ()
         elif isinstance(rows, dict):
-            yield from self._rows(job, record["identity"], tasks, rows)
+            yield from self._row_digests(job, record["identity"], tasks, rows)
 
-    def _rows(
+    def _row_digests(
         self, job: Job, identity: Mapping[str, Any], tasks: Sequence[Task], before: Mapping[str, str]
     ) -> Iterator[tuple[str, str | None, Sequence[str]]]:
+        """The inputs of `inputs_of` that are rows of tasks; `before`: "task/split" -> recorded digest."""
         corpus, limit, eval_limit = job.option("corpus"), identity.get("limit"), identity.get("eval_limit")
         for task in tasks:
             digests: dict[str, str] = {}
             key: tuple[Any, ...]
             for split in task.validation:
                 key = (task.name, split, eval_limit)
-                digests |= self._once(key, self._validation_rows, task, split, eval_limit) or {}
+                digests |= self._cached(key, self._validation_rows, task, split, eval_limit) or {}
             if task.train:
                 unlabelled = f"{task.name}/{UNLABELLED}" in before
                 options = (limit, corpus, unlabelled)
                 key = (task.name, task.train, *options)
-                digests |= self._once(key, self._training_rows, task, tasks, *options) or {}
+                digests |= self._cached(key, self._training_rows, task, tasks, *options) or {}
             for name, digest in digests.items():
                 yield f"the rows of {name}", before.get(name), [digest]
 
@@ -123,7 +124,8 @@ class _PresentInputs:
         split = load_rows(self._source, task, task.train)
         rows = sample_rows(split, limit)
         if corpus:
-            read_corpus(Path(corpus))  # like the next line, raises an error if it is not there any more
+            # These two raise an error if the corpus or the unlabelled rows can no longer be read.
+            read_corpus(Path(corpus))
             _ = unlabelled and unlabelled.open(self._source, task)
             try:
                 rows = add_corpus(Path(corpus), self._source, tasks, task, split, rows, unlabelled)
@@ -147,10 +149,10 @@ class _PresentInputs:
                 digests += [teacher.digest] if teacher and teacher.digest else []
         return digests
 
-    def _once(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of `compute`; None if it raises a UserError."""
-        if key not in self._known:
-            self._known[key] = None
+    def _cached(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of `compute`, computed once per key; None if it raises a UserError."""
+        if key not in self._results:
+            self._results[key] = None
             with contextlib.suppress(UserError):  # the table of the finished runs is still useful
-                self._known[key] = compute(*arguments)
-        return self._known[key]
+                self._results[key] = compute(*arguments)
+        return self._results[key]
