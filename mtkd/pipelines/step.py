@@ -15,7 +15,7 @@ from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
 from mtkd.device import find_device
 from mtkd.grids import load_grid
-from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
+from mtkd.jobs.grid.grid_jobs import evaluation_options, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from mtkd.teachers.label_lists import label_list
@@ -79,7 +79,7 @@ class Step:
         """The command line after `mtkd`, with as many steps and evaluations as a finished run."""
         steps = total_of_stages(run, "steps")
         words = self.words(steps)
-        return [*words, *evaluation_words([run], steps, words)]
+        return [*words, *evaluation_options([run], steps, words)]
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.

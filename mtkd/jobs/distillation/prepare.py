@@ -214,8 +214,10 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
     not_copied = []
     for name, head in student.heads.items():
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
-        fits = all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items())
-        order = _output_order(head, student.tasks[name], teacher.tasks[name]) if fits else None
+        same_size = all(
+            key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()
+        )
+        order = _output_order(head, student.tasks[name], teacher.tasks[name]) if same_size else None
         if order is not None:
             head.load_state_dict(
                 {key: w[order] if order and key.startswith("output.") else w for key, w in weights.items()}
@@ -228,7 +230,7 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
                 expected="an mtkd run that was trained on all tasks",
                 hint="use `student.init_heads=random`",
             )
-        elif fits:
+        elif same_size:
             raise UserError(
                 f"student.init_heads=teacher: the teacher's head for {name!r} predicts other labels: "
                 f"{shorten(teacher.tasks[name].labels) or 'none'} ({teacher.tasks[name].kind})",

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtkd.grids import CellStep, Grid
 from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_options
 from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
 from mtkd.jobs.grid.training_length import (
     epoch_options,
@@ -63,11 +63,11 @@ class CellJobs:
             ("--corpus", inputs.corpus_of(grid.cells[name])),
         ):
             argv += [option, path.replace("{task}", task_spec)] if path else []
-        argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
+        argv += inputs.teacher_labels_options(task_spec) if learns_from_logits(grid, name) else []
         argv += self._common_options(name)
         sets_init = "student.transformer.init" in grid.sets_of(name)
         argv += ["--init", str(from_text.out)] if from_text and not sets_init else []
-        unlabelled = inputs.unlabelled_words(task_spec)
+        unlabelled = inputs.unlabelled_options(task_spec)
         argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
         return [self._job(name, argv, self.earlier(name))]
 
@@ -84,7 +84,7 @@ class CellJobs:
             recipe=self.grid.recipe_of(name), set=settings_without_length(self.grid, self.inputs, name)
         )
         steps_of = self._steps_of(name)
-        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
+        options = ["--seed", str(self.seed), *self.inputs.data_options(self.grid.cells[name].limit)]
         options += [] if steps_of else epoch_options(self.grid, self.inputs, name, self.task_spec)
         needs = (*earlier, *steps_of)
         return finetune_jobs(step, self.task_spec, model, options, self._directory(name), needs, steps_of)
@@ -103,8 +103,8 @@ class CellJobs:
         return self.inputs.out / "runs" / file_name(name) / f"{file_name(self.task_spec)}-{self.seed}"
 
     def _common_options(self, name: str) -> list[str]:
-        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
-        options += setting_words(settings_without_length(self.grid, self.inputs, name))
+        options = ["--seed", str(self.seed), *self.inputs.data_options(self.grid.cells[name].limit)]
+        options += setting_options(settings_without_length(self.grid, self.inputs, name))
         return [*options, "--out", str(self._directory(name))]
 
     def _steps_of(self, name: str) -> tuple[Job, ...]:
@@ -157,7 +157,7 @@ def finetune_jobs(
     for task in task_words(task_spec):
         out = prefix.with_name(f"{prefix.name}-{file_name(task)}")
         argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
-        argv += [*options, *setting_words(step.set), "--out", str(out)]
+        argv += [*options, *setting_options(step.set), "--out", str(out)]
         jobs.append(Job(tuple(argv), out, needs, steps_of, _task_names(task)))
     return jobs
 

@@ -24,7 +24,7 @@ from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
-_OTHER_ROWS = "other rows than those that the corpus was made from"  # in place of a digest
+_OTHER_ROWS = "other rows than those that the corpus was made from"  # instead of a digest
 
 
 def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
@@ -70,14 +70,14 @@ class _CurrentInputs:
         """
         tasks = read_saved(job.out).tasks
         for role, digest in (
-            ("corpus", lambda place: [read_corpus(place).key]),
-            ("store", lambda place: [read_store_manifest(place).key]),
-            ("model", lambda place: [digest_model(place)] if is_saved_model(place) else []),
-            ("encoder", lambda place: [digest_encoder(str(place))] if place.is_dir() else []),
+            ("corpus", lambda path: [read_corpus(path).key]),
+            ("store", lambda path: [read_store_manifest(path).key]),
+            ("model", lambda path: [digest_model(path)] if is_saved_model(path) else []),
+            ("encoder", lambda path: [digest_encoder(str(path))] if path.is_dir() else []),
         ):
-            if place := job.option(role):
-                digests = self._cached((role, place), digest, Path(place))
-                yield f"the {role} {place}", record.get(role), digests or ()
+            if path := job.option(role):
+                digests = self._cached((role, path), digest, Path(path))
+                yield f"the {role} {path}", record.get(role), digests or ()
         if teacher := job.option("teacher"):
             key = ("teacher", teacher, *(task.name for task in tasks))
             yield (

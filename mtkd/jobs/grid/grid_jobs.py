@@ -60,7 +60,7 @@ class GridInputs:
     unlabelled_limit: int | None = None
     teacher_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def data_words(self, limit: int | None = None) -> list[str]:
+    def data_options(self, limit: int | None = None) -> list[str]:
         """The options of a command that name its data and limit the number of rows.
 
         Args:
@@ -75,7 +75,7 @@ class GridInputs:
         """The augmented corpus that a cell trains on: its own, or the given one; None if it uses none."""
         return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
-    def unlabelled_words(self, spec: str) -> list[str]:
+    def unlabelled_options(self, spec: str) -> list[str]:
         """The options of a command that name the unlabelled rows of its tasks, and limit their number."""
         options = []
         tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
@@ -90,14 +90,13 @@ class GridInputs:
         names = [task.name for task in tasks]
         return {task: labels for task, labels in self.teacher_labels.items() if task in names}
 
-    def teacher_labels_words(self, spec: str) -> list[str]:
+    def teacher_labels_options(self, spec: str) -> list[str]:
         """The options of a command that give the order of the teacher's labels for its tasks."""
         labels_by_task = self.labels_of_teacher(resolve(spec)) if self.teacher_labels else {}
-        return [
-            word
-            for task, labels in labels_by_task.items()
-            for word in ("--teacher-labels", f"{task}={label_list(labels)}")
-        ]
+        options = []
+        for task, labels in labels_by_task.items():
+            options += ["--teacher-labels", f"{task}={label_list(labels)}"]
+        return options
 
 
 @dataclass(frozen=True)
@@ -131,12 +130,12 @@ class Job:
         if not all(map(_is_finished, runs)):
             return [*self.words, "--steps", f"STEPS OF {' AND '.join(map(str, runs))}"]
         steps = sum(_steps_of_tasks(run, self.tasks) for run in runs)
-        words = [*self.words, *evaluation_words(runs, steps, self.words)]
+        words = [*self.words, *evaluation_options(runs, steps, self.words)]
         if len(self.stages) < 2:
             return [*words, "--steps", str(steps)]
         shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
         settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
-        return [*words, *setting_words(settings)]
+        return [*words, *setting_options(settings)]
 
     def option(self, name: str) -> str | None:
         """The value of an option of the command; None if it is not given."""
@@ -241,7 +240,7 @@ def total_of_stages(run: Path, key: str) -> Any:
     return sum(stage[key] for stage in stages)
 
 
-def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
+def evaluation_options(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
     """The option that makes a run have as many evaluations as a finished run.
 
     Without it, a run with shorter epochs would be evaluated more often, and the best of more evaluations
@@ -255,7 +254,7 @@ def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()
     evaluations = max(map(_evaluations, runs))
     if not evaluations or any(_EPOCH_LENGTH.match(word) for word in words):
         return []
-    return setting_words({"train.steps_per_epoch": math.ceil(steps / evaluations)})
+    return setting_options({"train.steps_per_epoch": math.ceil(steps / evaluations)})
 
 
 def _evaluations(run: Path) -> int:
@@ -266,7 +265,7 @@ def _evaluations(run: Path) -> int:
     return sum("scores" in record and record.get("epoch") != 0 for record in history)
 
 
-def setting_words(values: Mapping[str, Any]) -> list[str]:
+def setting_options(values: Mapping[str, Any]) -> list[str]:
     """Settings as `--set` options of a command."""
     return [word for key, value in values.items() for word in ("--set", f"{key}={as_toml(value)}")]
 

@@ -73,7 +73,7 @@ def _cell_run(grid: Grid, inputs: GridInputs, name: str, task_spec: str, seed: i
     if then:
         model = main[0].out
         prefix = model.with_name(f"{model.name}-then")
-        options, needs = ["--seed", str(seed), *inputs.data_words()], (*main[0].needs, main[0])
+        options, needs = ["--seed", str(seed), *inputs.data_options()], (*main[0].needs, main[0])
         later = finetune_jobs(then, then.tasks or task_spec, str(model), options, prefix, needs)
     all_jobs = tuple(dict.fromkeys((*earlier, *needed, *main, *later)))
     return PlannedRun(name, task_spec, seed, all_jobs, tuple(later or main), (*main, *later))

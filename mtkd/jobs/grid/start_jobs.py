@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_options
 from mtkd.models.saved_model import is_saved_model, read_saved
 from tasks.common.sha256 import digest_bytes
 
@@ -22,8 +22,8 @@ def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Jo
         out = out.with_name(f"{out.name}-{seed}")
     else:
         seed = refine.seed
-    argv = ["refine", *inputs.data_words(), "--tasks", tasks, "--encoder", encoder]
-    argv += ["--recipe", refine.recipe, "--seed", str(seed), *setting_words(refine.set)]
+    argv = ["refine", *inputs.data_options(), "--tasks", tasks, "--encoder", encoder]
+    argv += ["--recipe", refine.recipe, "--seed", str(seed), *setting_options(refine.set)]
     return Job((*argv, "--out", str(out)), out)
 
 
@@ -38,7 +38,7 @@ def text_job(grid: Grid, inputs: GridInputs, name: str, seed: int) -> Job | None
     encoder = given_encoder(grid, inputs)
     assert inputs.text is not None and encoder is not None, "`check_inputs` must be called first"
     argv = ["distill", first.recipe, "--text", str(inputs.text), "--teacher", encoder]
-    argv += ["--seed", str(seed if first.seed == "each" else first.seed), *setting_words(first.set)]
+    argv += ["--seed", str(seed if first.seed == "each" else first.seed), *setting_options(first.set)]
     out = inputs.out / "first" / f"{Path(first.recipe).stem}-{digest_bytes(*argv)[:12]}"
     return Job((*argv, "--out", str(out)), out)
 
