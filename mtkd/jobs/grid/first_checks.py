@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from mtkd.grids import Grid
 from mtkd.grids.cell import First
 from mtkd.jobs.distillation.distill_text import settings_for_text
@@ -24,11 +27,18 @@ def check_first(grid: Grid) -> None:
     """
     for name in grid.cells:
         if first := grid.first_of(name):
-            try:
+            with naming_cell(name):
                 _check_start(grid, name, _settings_of(first))
-            except UserError as error:
-                problem = f"cell {name!r}: {error.problem}"
-                raise UserError(problem, expected=error.expected, hint=error.hint) from error
+
+
+@contextlib.contextmanager
+def naming_cell(name: str) -> Iterator[None]:
+    """Add the name of a cell to a UserError that is raised inside the block."""
+    try:
+        yield
+    except UserError as error:
+        problem = f"cell {name!r}: {error.problem}"
+        raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
 def _settings_of(first: First) -> DistillSettings:

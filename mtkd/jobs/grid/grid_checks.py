@@ -9,7 +9,7 @@ from pathlib import Path
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
-from mtkd.jobs.grid.first_checks import check_first
+from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
@@ -147,11 +147,8 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
         for path in _paths_by_spec("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))
         if student := _student_of(grid, name):
-            try:
+            with naming_cell(name):
                 student.check_start()
-            except UserError as error:
-                problem = f"cell {name!r}: {error.problem}"
-                raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
 def _student_of(grid: Grid, name: str) -> StudentSettings | None:
