@@ -104,7 +104,7 @@ def _check_readers(
     teachers: Sequence[LoadedTeacher],
     teacher_tokeniser: Tokeniser,
 ) -> None:
-    """Raise UserError if the student reads other tokens than a teacher that it is compared with by token."""
+    """Raise UserError if the student reads other tokens than a teacher to which the losses align it."""
     if validated.manifest and validated.teacher:
         length = validated.manifest.contents.max_length
         reader = validated.teacher.config.reader(teacher_tokeniser, validated.tasks, length)

@@ -52,7 +52,7 @@ def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) ->
     """Raise UserError if the store of a bi-encoder ranks tokens by attention between the two texts."""
     if selection.ranked and manifest.format < 4:
         raise UserError(
-            f"the store {store} has format {manifest.format}, which ranks the tokens of two texts by "
+            f"the store {store} is of format {manifest.format}, which ranks the tokens of two texts by "
             "attention between the texts, although its bi-encoder reads each text separately",
             expected="a store of format 4 or newer",
             hint="build the store again with `overwrite=True`",
