@@ -17,10 +17,11 @@ from tasks.task import Task
 
 
 def check_class_weights(train: TrainSettings, tasks: Sequence[Task], objective: Objective) -> None:
-    """Check that the weights fit the tasks and are used.
+    """Check that `train.class_weights` fits the tasks and is used by a loss.
 
     Raises:
-        UserError: no task is a classification, a task has another number of labels, or no loss uses labels.
+        UserError: no task is a classification, a task has another number of labels, or no loss is the loss on
+            labels.
     """
     weights = train.class_weights
     if weights is None:
@@ -48,11 +49,11 @@ def check_class_weights(train: TrainSettings, tasks: Sequence[Task], objective: 
 def weigh_classes(objective: Objective, train: TrainSettings, data: TrainingData) -> Objective:
     """Set the class weights of the loss on labels; returns the objective.
 
-    With the weight w of the class of each labelled row, the loss on all these rows is sum(w * loss) / sum(w),
-    as with `torch.nn.CrossEntropyLoss(weight=...)`. The weights are therefore divided by their mean over the
-    rows, so that each step can divide by its number of rows, whatever its batches and processes are.
+    The loss on all labelled rows is sum(w * loss) / sum(w), where w is the weight of a row's class, as with
+    `torch.nn.CrossEntropyLoss(weight=...)`. For this, the weights are divided by their mean over these rows.
+    Each step can then divide by its number of rows, for any batches and number of processes.
 
-    "balanced" gives a class with n_c of n labelled rows the weight n / n_c.
+    "balanced" gives a class that has n_c of the n labelled rows the weight n / n_c.
 
     Raises:
         UserError: all labelled rows of a task have classes of weight 0.

@@ -20,7 +20,7 @@ from mtkd.evaluation.baseline import (
     encoder_baselines,
 )
 from mtkd.evaluation.class_report import ClassReport, class_report
-from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
+from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
 from mtkd.jobs.distillation.find_teachers import find_teachers, pretrained_encoder
@@ -49,9 +49,9 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 from tasks.tokens.encoding import Encoded
 
-# A directory or hub name, a model, or a transformers model and its tokeniser.
+# A directory or hub name, a model, or (transformers model, tokeniser).
 EvaluatedModel = Path | MultiTaskModel | tuple[nn.Module, Any]
-Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
+_Predictions = Mapping[str, Splits]  # task -> split -> predictions of one model
 
 
 def evaluate(
@@ -71,19 +71,20 @@ def evaluate(
 ) -> Evaluation:
     """Score a model on the validation splits of some tasks.
 
-    Tasks whose split is missing or unlabelled are skipped, as long as another task can be scored.
+    Splits that are missing or unlabelled are skipped, as long as another one can be scored.
 
     Args:
         model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
             name of a fine-tuned transformers checkpoint, for one task, or such a model and its tokeniser.
-        spec: the tasks; by default all that the model was trained on. These need no TOML file.
+        spec: the tasks; by default all that the model was trained on, as the model records them.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
             `model`, or else as `against` (see `mtkd.jobs.distillation.teacher_names.parse_labels`).
         limit: maximum number of rows per split.
+        batch_size: rows per batch.
         device: such as "cuda:1"; None = the best available device.
-        against: another model (or its directory), or a checkpoint, to compare this one with, row by row.
-        baselines: True to compare with the baselines of `mtkd.evaluation.baseline` too.
+        against: another model to compare this one with on the same rows; given as `model` is.
+        baselines: True to compare the model with the baselines of `mtkd.evaluation.baseline`, too.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         predictions: a directory to which each row's prediction is written (`write_predictions`).
 
@@ -94,8 +95,8 @@ def evaluate(
     if encoder is not None and not baselines:
         raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
     target, directories = find_device(device), {"model": model, "against": against}
-    labels_are_of_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
-    labels, labels_of_other = (None, teacher_labels) if labels_are_of_other else (teacher_labels, None)
+    labels_are_for_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
+    labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)
     model, checkpoint = open_model(model, spec, data, target, labels)
     model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, model_tasks, data) if spec else model_tasks
@@ -105,7 +106,7 @@ def evaluate(
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
     if other is not None:
-        _require_other(other, tasks)
+        _require_heads_of_other(other, tasks)
     in_memory = checkpoint is not None and checkpoint.module is not None
     frozen = _frozen_encoder(None if in_memory else model, encoder, device) if baselines else None
     source = open_data(data)
@@ -122,16 +123,17 @@ def evaluate(
     by_name = {task.name: task for task in tasks}
     scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
     reports = _class_reports(by_name, scores)
-    compared: dict[str, Runs] = {}
+    references: dict[str, _Predictions] = {}
     if other is not None:
         other_scores, more_warnings = _score_all(_loaded(other, target), rows, batch_size, other_checkpoint)
         warnings += more_warnings
-        compared[teacher_name(against)] = _by_task(other_scores)
+        references[teacher_name(against)] = _predictions_by_task(other_scores)
+    scored = _predictions_by_task(scores)
     if frozen is not None:
-        compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
+        references |= _baselines(source, rows, scored, frozen, skipped)
     if predictions is not None:
         write_predictions(predictions, scores, alone=True)
-    differences = {name: _differences(by_name, _by_task(scores), runs) for name, runs in compared.items()}
+    differences = {name: _differences(by_name, scored, reference) for name, reference in references.items()}
     warnings += baseline_warnings(by_name, scores)
     if ignored := source.outside_warning((task, part.split) for task, part in rows):
         warnings.append(ignored)
@@ -145,17 +147,18 @@ def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskMode
 def _other_model(
     against: EvaluatedModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """As `open_model`, for the model to compare with; its errors name the argument."""
+    """As `open_model`, for the model to compare with; its errors name the argument `against`."""
     try:
         other, checkpoint = open_model(against, tasks, None, device, labels)
         if isinstance(other, Path):
-            read_saved(other)  # raises the errors
+            read_saved(other)  # raises a UserError if it is missing or damaged
     except UserError as error:
         raise UserError(f"`against`: {error.problem}", expected=error.expected, hint=error.hint) from error
     return other, checkpoint
 
 
-def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
+def _require_heads_of_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
+    """Raise UserError if the model to compare with has no head for a task."""
     model_tasks = against.tasks.values() if isinstance(against, MultiTaskModel) else read_saved(against).tasks
     require_heads({task.head: task for task in model_tasks}, tasks, "the other model (`against`)")
 
@@ -163,11 +166,11 @@ def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> Non
 def _frozen_encoder(
     model: Path | MultiTaskModel | None, encoder: str | None, device: str | None
 ) -> FrozenEncoder:
-    known = None
-    if model is not None and encoder is None:
-        known = model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model)
-    name = encoder or known
-    if name is None:
+    """The encoder of the baselines: `encoder`, or the one that the model says its teacher started from."""
+    name = encoder
+    if name is None and model is not None:
+        name = model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model)
+    if not name:
         raise UserError(
             "the baselines need a pretrained encoder, and the model does not say which one its teacher "
             "started from",
@@ -199,7 +202,7 @@ def _score_all(
 
 
 def _class_reports(tasks: Mapping[str, Task], scores: Sequence[TaskScores]) -> dict[str, ClassReport]:
-    """ "task/split" -> the report on each class, for classification tasks."""
+    """For classification tasks, "task/split" -> the report on each class."""
     return {
         f"{score.task}/{score.split}": class_report(
             tasks[score.task], score.predictions.predictions, score.predictions.labels
@@ -209,23 +212,29 @@ def _class_reports(tasks: Mapping[str, Task], scores: Sequence[TaskScores]) -> d
     }
 
 
-def _by_task(scores: Sequence[TaskScores]) -> Runs:
-    runs: Runs = {}
+def _predictions_by_task(scores: Sequence[TaskScores]) -> _Predictions:
+    predictions: dict[str, dict[str, RowPredictions]] = {}
     for score in scores:
         if score.predictions is not None:
-            runs.setdefault(score.task, {})[score.split] = score.predictions
-    return runs
+            predictions.setdefault(score.task, {})[score.split] = score.predictions
+    return predictions
 
 
 def _baselines(
     source: DataSource,
     rows: Sequence[tuple[Task, Rows]],
-    scored: Runs,
+    scored: _Predictions,
     frozen: FrozenEncoder,
     skipped: dict[str, str],
-) -> dict[str, Runs]:
-    """The predictions of the baselines; without training rows, only the best constant prediction."""
-    runs: dict[str, Runs] = {}
+) -> dict[str, _Predictions]:
+    """Baseline -> its predictions; for a task without training rows, only the best constant prediction.
+
+    Args:
+        rows: the scored rows of each task and split.
+        scored: the model's predictions for them.
+        skipped: the names of omitted baselines are added to it, with the reason.
+    """
+    by_baseline: dict[str, dict[str, Splits]] = {}
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():
         task = tasks[name]
@@ -236,20 +245,26 @@ def _baselines(
         else:
             skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.name!r}"
         for baseline, predicted in baselines.items():
-            runs.setdefault(baseline, {})[name] = predicted
-    return runs
+            by_baseline.setdefault(baseline, {})[name] = predicted
+    return dict(by_baseline)
 
 
-def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[str, Difference]:
+def _differences(
+    tasks: Mapping[str, Task], model: _Predictions, other: _Predictions
+) -> dict[str, Difference]:
+    """Task, and "average" -> how much higher the model scores than the other one.
+
+    Tasks that the other one did not predict are left out, and then also the average.
+    """
     pairs = {
         name: sample_scores(tasks[name], [{0: model[name]}, {0: other[name]}])
         for name in model
         if name in other
     }
-    sides = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-    differences = differences_by_task(*sides)
+    samples = ({name: pair[index] for name, pair in pairs.items()} for index in (0, 1))
+    differences = differences_by_task(*samples)
     if len(pairs) < len(model):
-        differences.pop(AVERAGE, None)  # the average over some tasks would not be that of the model
+        differences.pop(AVERAGE, None)  # an average over some tasks only would mislead
     return differences
 
 
@@ -273,10 +288,18 @@ def _require_model(path: Path) -> None:
 def open_model(
     model: EvaluatedModel, spec: TaskSpec | None, data: Any, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """Load a transformers checkpoint, which does not know its task; other models stay as they are.
+    """Load a model if it is a transformers checkpoint, and return others as they are.
+
+    Args:
+        spec: the task of a checkpoint, which does not record it.
+        labels: the task's labels in the order of a checkpoint's outputs.
 
     Returns:
-        The model, and the reference to it if it is a checkpoint.
+        The model or its directory, and the `CheckpointRef` if it is a checkpoint.
+
+    Raises:
+        UserError: there is no such model, `labels` are given for a model that is not a checkpoint, or a
+            checkpoint is opened for several tasks.
     """
     if isinstance(model, MultiTaskModel) or not _is_checkpoint(model):
         assert not isinstance(model, tuple)

@@ -1,4 +1,4 @@
-"""What `evaluate` returns."""
+"""The result of `evaluate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Evaluation(Mapping[str, TaskScores]):
 
     Attributes:
         scores: one entry per scored split.
-        reports: "task/split" -> per-class report, for tasks with one class per row.
+        reports: "task/split" -> report on each class, for tasks with one class per row.
         skipped: "task" or "task/split" -> why it was not scored.
         warnings: warnings about these scores.
         differences: baseline or other model -> task -> how much higher this model scores, with a paired
@@ -30,17 +30,17 @@ class Evaluation(Mapping[str, TaskScores]):
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Tables of the scores and of the differences from other models; then what was skipped."""
+        """Tables of the scores and of the differences from other models; then skipped splits and warnings."""
         lines = [("task", "rows", "score", "best constant prediction", "metrics")]
-        of_tasks = {f"{score.task}/average": score for score in averages(self.scores)}
-        for name, score in {**self, **of_tasks}.items():
+        task_averages = {f"{score.task}/average": score for score in averages(self.scores)}
+        for name, score in {**self, **task_averages}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
         table = _aligned(lines)
         for reference, differences in self.differences.items():
             head = ("task", "score", "reference", "difference", "95% interval", "")
             table += ["", f"against {reference}, in points:"]
-            table += _aligned([head, *((name, *gap.columns()) for name, gap in differences.items())])
+            table += _aligned([head, *((name, *value.columns()) for name, value in differences.items())])
         skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
         return "\n".join([*table, *skipped, *self.warnings])
 

@@ -1,4 +1,4 @@
-"""Export a model to ONNX: graphs, tokeniser, and a record of how the export compares."""
+"""Export a model as ONNX graphs or as a transformers checkpoint, and compare the export with the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 Format = Literal["onnx", "transformers"]
-_INT8_SCORES = """\
+_INT8_TABLE = """\
 The weights of this export are rounded to int8. Its scores and those of the fp32 model, in percent, on the
 labelled rows with which the export was checked:
 
@@ -45,14 +45,17 @@ labelled rows with which the export was checked:
 
 @dataclass(frozen=True)
 class Export:
-    """What was exported.
+    """A finished export.
 
     Attributes:
-        difference: the largest difference between a logit of the fp32 graphs and of the model.
-        bytes: size of graphs and weights.
-        int8: whether the weights are int8.
+        path: its directory.
+        tasks: the names of its tasks.
+        difference: the largest absolute difference between the logits of the fp32 export and of the model.
+        bytes: the size of graphs and weights.
+        int8: True if the weights are int8.
         kept: the parts of an int8 export that stay in fp32: "heads", "last layers".
-        scores: with `data`, task -> how much higher the export scores than the model; "average" = over all.
+        scores: task -> how much higher the export scores than the model; "average" = over all tasks. Empty
+            if the two were not scored.
     """
 
     path: Path
@@ -64,7 +67,7 @@ class Export:
     scores: Mapping[str, Difference] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         scores = {name: difference.to_json() for name, difference in self.scores.items()}
         return {**vars(self), "path": str(self.path), "kept": list(self.kept), "scores": scores}
 
@@ -84,28 +87,29 @@ def export(
 ) -> Export:
     """Export a model with the heads of some tasks, and check that the export agrees with it.
 
-    The fp32 graphs must give the model's logits. Those of an int8 export differ, so it is checked on
-    labelled rows: if it scores more than `max_drop` points lower on a task, beyond chance (a paired
-    bootstrap), the heads stay in fp32, then also the last layers; if that is not enough, nothing is written.
+    The fp32 graphs must give the model's logits. Those of an int8 export differ, so it is checked on labelled
+    rows instead: if it scores more than `max_drop` points lower on a task, and significantly so (paired
+    bootstrap), the heads stay in fp32, then also the last layers. If that is not enough, nothing is written.
 
     Args:
         out: the directory to write; nothing is left there if a check fails.
-        spec: the tasks; None = all of the model.
+        spec: the tasks; None = all tasks of the model.
         format: "onnx", or "transformers": the classifier or question-answering model of one task, which
-            `from_pretrained` loads. Few models can be written in this way; see `as_transformers`.
+            `from_pretrained` loads. Few models can be converted; see `as_transformers`.
         int8: write int8 weights; see `mtkd.onnx_export.int8.quantise`.
-        reduce_range: 7 bits for these weights, for processors without VNNI; None = as this one needs.
-        max_drop: in points, 0 to 100.
+        reduce_range: use 7 bits for these weights, for processors without VNNI; None = if this processor
+            needs it.
+        max_drop: the largest drop of an int8 export's score that is accepted, in points (0 to 100).
         data: labelled rows on which the model and the export are scored and compared; for int8, by default
             those of the tasks' own files.
         limit: the maximum number of rows per split of `data`.
 
     Raises:
-        UserError: no such model or task, `out` holds something else, the packages that write ONNX are
+        UserError: no such model or task, `out` holds something else, the packages that write ONNX graphs are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
     _check_options(format, int8, overwrite)
-    # A copy, because the heads are chosen and the model is moved to the CPU.
+    # A copy, because its heads are removed and it is moved to the CPU.
     model_copy = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(model_copy, ExportedModel):
         raise UserError("this model is already an export", hint="export the run that it was made from")
@@ -132,11 +136,11 @@ def export(
             "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
-            **_reading(model_copy),
+            **_input_format(model_copy),
             "tokeniser": tokeniser_names(model_copy.tokeniser),
             "parameters": count_parameters(model_copy).to_json(),
         }
-        _write(directory, graphs, record)
+        _write_export(directory, graphs, record)
         difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}
         fp32_parts: tuple[str, ...] = ()
@@ -147,8 +151,8 @@ def export(
             )
         elif data is not None:
             scores = _differences(model_copy, directory, data, tasks, limit)
-        _describe(directory, model_copy, tasks, _int8_scores(scores) if int8 else "")
-        size = _size(directory, record["files"])
+        _write_card(directory, model_copy, tasks, _int8_table(scores) if int8 else "")
+        size = _export_bytes(directory, record["files"])
         export = Export(out, [task.name for task in tasks], difference, size, int8, fp32_parts, scores)
         write_record(
             directory / EXPORT, record | {key: export.to_json()[key] for key in ("difference", "scores")}
@@ -156,20 +160,23 @@ def export(
     return export
 
 
-def _reading(model: MultiTaskModel) -> dict[str, Any]:
+def _input_format(model: MultiTaskModel) -> dict[str, Any]:
     """How the model reads texts, for export.json."""
-    apart = model.reader.side_by_side
-    heads = [head for head, task in model.tasks.items() if task.name in apart]
+    side_by_side = model.reader.side_by_side
+    heads = [head for head, task in model.tasks.items() if task.name in side_by_side]
     return {"input_format": model.encoder.input_format} | ({"side_by_side": heads} if heads else {})
 
 
 def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
+    """Raise UserError if an option does not apply to the format, or if ONNX packages are missing."""
     if format == "onnx":
         require_exporter()
     elif int8:
-        raise UserError("`int8` is for `format='onnx'`", hint="leave it out, or choose this format")
+        raise UserError("`int8` applies only to `format='onnx'`", hint="leave it out, or use this format")
     elif overwrite:
-        raise UserError("`overwrite` is for `format='onnx'`", hint="choose a new directory with `out`")
+        raise UserError(
+            "`overwrite` applies only to `format='onnx'`", hint="choose a new directory with `out`"
+        )
 
 
 def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:
@@ -182,7 +189,7 @@ def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:
 
 
 def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None) -> None:
-    """Check that an int8 export has labelled rows: those of `data`, or of the tasks' own files."""
+    """Raise UserError if an int8 export has no labelled rows, or if `limit` has no rows to limit."""
     without = [task.name for task in tasks if not task.files]
     if int8 and data is None and without:
         raise UserError(
@@ -204,7 +211,7 @@ def _write_int8(
     tasks: Sequence[Task],
     limit: int | None,
 ) -> tuple[tuple[str, ...], dict[str, Difference]]:
-    """Write int8 graphs with as few parts in fp32 as the scores allow.
+    """Write int8 graphs with as few fp32 parts as the scores allow.
 
     Returns:
         The parts that stay in fp32, and how much higher the export scores than the model.
@@ -215,18 +222,15 @@ def _write_int8(
     worse_tasks: list[str] = []
     for fp32_parts in KEPT:
         say(f"int8{', with fp32 ' + ' and '.join(fp32_parts) if fp32_parts else ''}")
-        _write(
-            directory,
-            {n: quantise(g, fp32_parts, reduce_range=reduce_range) for n, g in graphs.items()},
-            record,
-        )
+        quantised = {n: quantise(g, fp32_parts, reduce_range=reduce_range) for n, g in graphs.items()}
+        _write_export(directory, quantised, record)
         scores = _differences(model, directory, data, tasks, limit)
-        if not (worse_tasks := _lower(scores, max_drop)):
+        if not (worse_tasks := _worse_tasks(scores, max_drop)):
             record["int8"] = {"kept": fp32_parts, "reduce_range": reduce_range}
             return fp32_parts, scores
     raise UserError(
         f"an int8 export scores lower on {'; '.join(worse_tasks)}",
-        expected=f"at most {max_drop:g} points less than the model",
+        expected=f"at most {max_drop:g} points below the model",
         hint="raise `max_drop`, or export without `int8`",
     )
 
@@ -234,6 +238,7 @@ def _write_int8(
 def _export_transformers(
     model: MultiTaskModel, tasks: Sequence[Task], out: Path, data: Any, limit: int | None
 ) -> Export:
+    """Export the model of one task as a transformers checkpoint; UserError if that is impossible."""
     if len(tasks) != 1:
         raise UserError(
             f"a transformers checkpoint has the head of one task, not {len(tasks)}",
@@ -248,7 +253,7 @@ def _export_transformers(
     ):
         quieten()  # no progress bar
         transformers_model.save_pretrained(directory)
-        model.tokeniser.hf.model_max_length = model.info.max_length  # where transformers cuts texts
+        model.tokeniser.hf.model_max_length = model.info.max_length  # transformers truncates texts to it
         model.tokeniser.save(directory)
         kind = type(transformers_model).__name__
         use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'
@@ -261,8 +266,8 @@ def _export_transformers(
     return Export(out, [task.name], difference, size, scores=scores)
 
 
-def _write(directory: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:
-    """Write graphs and the record of their files."""
+def _write_export(directory: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:
+    """Write the graphs, and `record` with the digests of all files as export.json."""
     record["graphs"] = write_graphs(graphs, directory)
     names = [graph["file"] for graph in record["graphs"]]
     names += [WEIGHTS, "model.json", *(file.name for file in directory.glob("tokenizer*.json"))]
@@ -270,8 +275,8 @@ def _write(directory: Path, graphs: Mapping[int | None, Any], record: dict[str, 
     write_record(directory / EXPORT, record)
 
 
-def _size(directory: Path, files: Iterable[str]) -> int:
-    """Bytes of graphs and weights."""
+def _export_bytes(directory: Path, files: Iterable[str]) -> int:
+    """The size of graphs and weights in bytes."""
     return sum(
         (directory / file).stat().st_size for file in files if file == WEIGHTS or file.endswith(".onnx")
     )
@@ -286,8 +291,8 @@ def _differences(
     return differences
 
 
-def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
-    """The tasks on which the export scores more than `max_drop` points lower, beyond chance."""
+def _worse_tasks(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
+    """The tasks on which the export scores significantly lower, by more than `max_drop` points; as text."""
     return [
         f"{name}: {difference.columns()[2]} points ({difference.columns()[3]})"
         for name, difference in scores.items()
@@ -295,20 +300,19 @@ def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
     ]
 
 
-def _int8_scores(scores: Mapping[str, Difference]) -> str:
-    """How an int8 export scores, as Markdown."""
-    rows = [
-        f"| {markdown_cell(name)} | {int8} | {fp32} | {difference} | {interval} |"
-        for name, gap in scores.items()
-        for int8, fp32, difference, interval, _ in [gap.columns()]
-    ]
-    return "\n".join((_INT8_SCORES, *rows))
+def _int8_table(scores: Mapping[str, Difference]) -> str:
+    """The scores of an int8 export and of the model, as Markdown."""
+    rows = []
+    for name, difference in scores.items():
+        int8, fp32, points, interval, _ = difference.columns()
+        rows.append(f"| {markdown_cell(name)} | {int8} | {fp32} | {points} | {interval} |")
+    return "\n".join((_INT8_TABLE, *rows))
 
 
-def _describe(directory: Path, model: MultiTaskModel, tasks: list[Task], rounded: str) -> None:
-    """Write the card of an export; for `rounded`, see `model_card`."""
+def _write_card(directory: Path, model: MultiTaskModel, tasks: list[Task], int8_table: str) -> None:
+    """Write the model card of an export; `int8_table`: the scores of an int8 export, else ""."""
     load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
     use = usage(tasks[0], load)
     title = f"{model.encoder.spec.family}, exported to ONNX"
-    card = model_card(title, tasks, model.info, use, EXPORTED, rounded)
+    card = model_card(title, tasks, model.info, use, EXPORTED, int8_table)
     (directory / "README.md").write_text(card, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The directories that `mtkd export` writes: how they are recognised, and when one may be replaced."""
+"""The directories that `mtkd export` writes: how an export is recognised, and when it may be replaced."""
 
 from __future__ import annotations
 
@@ -13,30 +13,37 @@ from tasks.common.records import read_record
 
 
 def _read_source(directory: Path) -> Any:
-    """What the export in a directory was made from; None if there is none."""
+    """What the export in a directory was made from; None if the directory holds no export."""
     record = read_record(directory / EXPORT, object) if (directory / EXPORT).is_file() else None
     return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
 
 
-def _listed(directory: Path) -> set[str]:
-    """The graphs of a finished export."""
+def _graph_files(directory: Path) -> set[str]:
+    """The names of the graph files of a finished export."""
     return {graph["file"] for graph in read_export(directory)["graphs"]}
 
 
-_GRAPHS = r"model[^/]*\.onnx"
+_GRAPH_PATTERN = r"model[^/]*\.onnx"
 EXPORTS = OutputKind(
     "export",
     EXPORT,
-    (rf"{EXPORT}|{_GRAPHS}|weights\.bin|{MODEL_FILES}",),
+    (rf"{EXPORT}|{_GRAPH_PATTERN}|weights\.bin|{MODEL_FILES}",),
     _read_source,
-    variable=(_GRAPHS,),
-    listed=_listed,
+    variable=(_GRAPH_PATTERN,),
+    listed=_graph_files,
 )
 TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda directory: None)
 
 
 def check_export_directory(out: Path, source: Any, overwrite: bool) -> None:
-    """Check that nothing but another export is replaced, and that only if it may be."""
+    """Check that writing an export to `out` replaces nothing, or only an export if `overwrite` is set.
+
+    Args:
+        source: what the new export is made from.
+
+    Raises:
+        UserError: `out` holds other files, or an export that may not be replaced.
+    """
     if EXPORTS.finished(out) and not overwrite and not has_claim(out):
         hint = "replace it with `overwrite=True`, or choose another directory with `out`"
         raise UserError(f"{out} already holds an export", hint=hint)

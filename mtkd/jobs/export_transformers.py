@@ -1,4 +1,4 @@
-"""A Transformer with the head of one task, as a classifier or question-answering model for transformers."""
+"""Convert a Transformer with the head of one task to a classifier or span model of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, pad_rows
 
-_PROBLEMS = {
+_PROBLEM_TYPES = {
     "classify": "single_label_classification",
     "multilabel": "multi_label_classification",
     "regress": "regression",
@@ -35,7 +35,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
         model: on the CPU, in evaluation mode.
 
     Returns:
-        The model, and the largest difference between two logits.
+        The model, and the largest absolute difference between its logits and those of `model`.
 
     Raises:
         UserError: no transformers class computes what this model computes.
@@ -48,7 +48,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
     spans = task.type.predicts_spans
     if pruned or model.info.head_hidden_size or not isinstance(getattr(head, "output", None), nn.Linear):
         reason = "is pruned" if pruned else "has a head with a hidden layer"
-        raise _refused(f"a model that {reason}", "a linear head on an encoder of transformers' own shape")
+        raise _refused(f"a model that {reason}", "a linear head on an encoder with a shape of transformers")
     if config.compares_texts(task):
         raise _refused("a bi-encoder", "a model that reads both texts in one sequence")
     if not spans and config.pooling != "pooler":
@@ -56,7 +56,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
             f"a model with {config.pooling} pooling",
             "BERT's pooling layer, which transformers' classifiers have before the last layer",
         )
-    transformers_model = _empty(encoder.body, task)
+    transformers_model = _random_model(encoder.body, task)
     transformers_model.base_model.load_state_dict(encoder.body.state_dict(), strict=False)
     classifier = transformers_model.qa_outputs if spans else transformers_model.classifier
     if hasattr(classifier, "out_proj"):  # RoBERTa keeps its pooling layer in the classifier
@@ -71,23 +71,29 @@ def _refused(model: str, expected: str) -> UserError:
     return UserError(f"{model} cannot be written as a transformers classifier", expected=expected, hint=_HINT)
 
 
-def _empty(body: Any, task: Task) -> Any:
+def _random_model(body: Any, task: Task) -> Any:
+    """The transformers model for an encoder body and a task, with random weights."""
     import transformers
 
-    hf = type(body.config).from_dict(body.config.to_dict())
-    hf._attn_implementation = "sdpa"
+    config = type(body.config).from_dict(body.config.to_dict())
+    config._attn_implementation = "sdpa"
     if task.type.predicts_spans:
-        return transformers.AutoModelForQuestionAnswering.from_config(hf)
-    hf.num_labels = task.type.n_outputs(task)
-    if len(task.labels) == hf.num_labels:  # not the right and the wrong candidates, which have one score
-        hf.id2label = dict(enumerate(task.labels))
-        hf.label2id = {label: number for number, label in hf.id2label.items()}
-    hf.problem_type = _PROBLEMS.get(task.kind)
-    return transformers.AutoModelForSequenceClassification.from_config(hf)
+        return transformers.AutoModelForQuestionAnswering.from_config(config)
+    config.num_labels = task.type.n_outputs(task)
+    if len(task.labels) == config.num_labels:  # a task with candidates has two labels, but one output
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {label: number for number, label in config.id2label.items()}
+    config.problem_type = _PROBLEM_TYPES.get(task.kind)
+    return transformers.AutoModelForSequenceClassification.from_config(config)
 
 
 def _difference(transformers_model: Any, model: MultiTaskModel, task: Task) -> float:
-    """Compare the logits of a few rows: families differ in what they do before the classifier."""
+    """The largest absolute difference between the logits of two models on a few random rows.
+
+    Raises:
+        UserError: it exceeds the tolerance, since the family of the encoder has other layers before its
+            classifier.
+    """
     largest = 0.0
     for rows in random_rows(task, model):
         (tokens,) = pad_rows(model.reader_of(task), rows.texts, np.arange(len(rows)))

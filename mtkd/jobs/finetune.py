@@ -1,4 +1,4 @@
-"""Fine-tune: train a model on the labels of one task, choosing rate and epochs on validation rows."""
+"""Fine-tune: train a model on one task; the validation rows choose the learning rate and number of epochs."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def finetune(
     callbacks: Sequence[Callback] = (),
     warn: Warn = ignore_warning,
 ) -> RunDirectory:
-    """Fine-tune a model on one task, once for each learning rate, and keep the best by `train.metric`.
+    """Fine-tune a model on one task, and keep the trial that is best by `train.metric`.
 
-    A model that has been trained on the task is scored first, and its own weights are kept if no epoch is
-    better.
+    There is one trial for each learning rate and number of epochs. A model that has already been trained on
+    the task is scored first, and its own weights are kept if no epoch is better.
 
     Args:
         model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
             object is not changed.
-        callbacks: called during training, which begins and ends once per learning rate.
+        callbacks: called during training, which starts and ends once per trial.
         warn: called with each warning: before training, and about the scores after it.
 
     Returns:
@@ -82,10 +82,10 @@ def finetune(
 
 @dataclass(kw_only=True)
 class _Finetune(TrainingJob):
-    """Fine-tuning.
+    """The training job of `finetune`.
 
     Attributes:
-        start: the model, or its directory, from which every learning rate starts.
+        start: the model, or its directory, from which every trial starts.
     """
 
     command = "finetune"
@@ -121,6 +121,7 @@ class _Finetune(TrainingJob):
         return f"the model {self.sources['model']}"
 
     def _fresh_copy(self) -> MultiTaskModel:
+        """A copy of the model before training, with the requested `max_length`."""
         if isinstance(self.start, Path):
             model = MultiTaskModel.load(self.start)
         else:
@@ -130,14 +131,15 @@ class _Finetune(TrainingJob):
 
     def train(self) -> Trained:
         trials = self._trials()
-        results = [self._one_trial(trial) for trial in trials]
-        best = 0
+        results = [self._run_trial(trial) for trial in trials]
+        best = 0  # the first of equally good trials
         for index, result in enumerate(results):
-            best = index if self._better(result["value"], results[best]["value"]) else best
+            if self._is_better(result["value"], results[best]["value"]):
+                best = index
         directory = self._directory(trials[best])
         if self.accelerator.is_main_process:
             for name in ("log.jsonl", "tensorboard", PREDICTIONS):
-                if (directory / name).exists():  # else it has been moved already
+                if (directory / name).exists():  # otherwise an interrupted call has already moved it
                     move_files(directory / name, self.request.out / name)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
         facts = {"learning_rate": trials[best].peak_lr, "tried": tried}
@@ -151,18 +153,19 @@ class _Finetune(TrainingJob):
         pairs = dict.fromkeys((rate, count) for rate in settings.learning_rates for count in counts)
         return [settings.train.model_copy(update={"lr": rate, "epochs": count}) for rate, count in pairs]
 
-    def _better(self, new: float, old: float) -> bool:
+    def _is_better(self, new: float, old: float) -> bool:
         return new < old if self.settings.train.metric == "loss" else new > old
 
     def _name(self, trial: TrainSettings) -> str:
+        """The name of a trial, such as "1e-05, 3 epochs"."""
         rate = rate_names(self.settings.learning_rates)[trial.peak_lr]
         return rate + (f", {counted(trial.n_epochs, 'epoch')}" if self.settings.epoch_counts else "")
 
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
 
-    def _one_trial(self, train: TrainSettings) -> TrialResult:
-        """Train with one learning rate and number of epochs, or read the result if that is finished."""
+    def _run_trial(self, train: TrainSettings) -> TrialResult:
+        """Train with one learning rate and number of epochs, or read the result of a finished trial."""
         directory = self._directory(train)
         if (directory / "result.json").is_file():
             return read_record(directory / "result.json", TrialResult)
@@ -199,14 +202,14 @@ class _Finetune(TrainingJob):
         return result
 
     def _score_start(self, model: MultiTaskModel) -> list[TaskScores]:
-        """The scores of the model before training, which are the same for all trials."""
+        """The scores of the model before training, computed once for all trials."""
         if self._start_scores is None:
             self._start_scores = self.evaluate(model)
         return self._start_scores
 
 
 def rate_names(rates: Sequence[float]) -> dict[float, str]:
-    """The name of each learning rate: six digits, or all digits if another rate has the same six."""
+    """The name of each learning rate, rounded to six digits unless another rate would have the same name."""
     short = {rate: f"{rate:g}" for rate in rates}
-    same = Counter(short.values())
-    return {rate: name if same[name] == 1 else repr(rate) for rate, name in short.items()}
+    counts = Counter(short.values())
+    return {rate: name if counts[name] == 1 else repr(rate) for rate, name in short.items()}

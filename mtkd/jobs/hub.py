@@ -1,4 +1,4 @@
-"""Upload models and corpora to the Hugging Face hub, and download them."""
+"""Upload models and corpora to the Hugging Face hub, and download them from it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.output_files.output_directory import OutputKind, open_directory
@@ -22,7 +23,7 @@ _DOWNLOAD = OutputKind(
     lambda directory: None,
     is_finished=lambda directory: (directory / MANIFEST).is_file() or is_saved_model(directory),
 )
-_NAME = "a name such as `owner/model`"
+_EXPECTED_NAME = "a name such as `owner/model`"
 
 
 def push(directory: Path, name: str, *, private: bool = False) -> str:
@@ -30,7 +31,7 @@ def push(directory: Path, name: str, *, private: bool = False) -> str:
     from huggingface_hub import HfApi
 
     if name.count("/") > 1 or not name.strip("/ "):
-        raise UserError(f"{name!r} is not the name of a repository", expected=_NAME)
+        raise UserError(f"{name!r} is not the name of a repository", expected=_EXPECTED_NAME)
     if (directory / MANIFEST).is_file() and not is_saved_model(directory):
         read_corpus_manifest(directory)
         uploaded_directory, kind = directory, "dataset"
@@ -57,17 +58,16 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
 
     with open_directory(out, _DOWNLOAD, [name, revision]), staged_directory(out) as directory:
         with _hub_errors(f"download {name}"):
+            options: dict[str, Any] = {
+                "revision": revision,
+                "local_dir": directory,
+                "allow_patterns": list(SAFE),
+            }
             try:
-                snapshot_download(name, revision=revision, local_dir=directory, allow_patterns=list(SAFE))
-            except RepositoryNotFoundError:
-                snapshot_download(
-                    name,
-                    repo_type="dataset",
-                    revision=revision,
-                    local_dir=directory,
-                    allow_patterns=list(SAFE),
-                )
-        shutil.rmtree(directory / ".cache", ignore_errors=True)  # the client's records of the download
+                snapshot_download(name, **options)
+            except RepositoryNotFoundError:  # there is no such model
+                snapshot_download(name, repo_type="dataset", **options)
+        shutil.rmtree(directory / ".cache", ignore_errors=True)  # records of the hub client
         if (directory / MANIFEST).is_file():
             read_corpus_manifest(directory)
         elif is_saved_model(directory):
@@ -82,6 +82,7 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
 
 @contextmanager
 def _hub_errors(action: str) -> Iterator[None]:
+    """Turn errors of the hub client inside the block into a UserError that says which action failed."""
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
     try:
@@ -89,7 +90,7 @@ def _hub_errors(action: str) -> Iterator[None]:
     except UserError:
         raise
     except HFValidationError as error:
-        raise UserError(f"cannot {action}: {reason_of(error)}", expected=_NAME) from error
+        raise UserError(f"cannot {action}: {reason_of(error)}", expected=_EXPECTED_NAME) from error
     except Exception as error:  # the HTTP client raises different classes
         code = getattr(getattr(error, "response", None), "status_code", None)
         login = code in (401, 403) or isinstance(error, LocalTokenNotFoundError)

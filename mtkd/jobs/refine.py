@@ -1,4 +1,4 @@
-"""Refine: fine-tune a pretrained encoder on all tasks, as the multi-task teacher (MKD section 3.1)."""
+"""Refine: fine-tune a pretrained encoder on all tasks to make a multi-task teacher (MKD section 3.1)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
-_FEW_ROWS_LR, _LR = 2e-5, 5e-5  # what lr = "auto" is
+# What lr = "auto" means: with few rows, and otherwise.
+_FEW_ROWS_LR, _LR = 2e-5, 5e-5
 
 
 def refine(
@@ -73,6 +74,8 @@ def refine(
 
 @dataclass(kw_only=True)
 class _Refine(TrainingJob):
+    """The training job of `refine`."""
+
     command = "refine"
     settings: RefineSettings
 
@@ -111,7 +114,7 @@ class _Refine(TrainingJob):
         return self.model
 
     def _pairs(self) -> PairEncoding:
-        """How tasks with two texts are read."""
+        """How the encoder reads tasks with two texts; UserError if that does not suit `pair_head`."""
         settings = self.settings
         if settings.pairs == "auto":
             return self._suitable_pairs()
@@ -125,11 +128,15 @@ class _Refine(TrainingJob):
         return bi_encoder_for(settings.pairs, self.tasks) if settings.pairs != "bi-encoder" else "bi-encoder"
 
     def _suitable_pairs(self) -> PairEncoding:
-        """A bi-encoder for few rows or for scores, if the encoder was trained to compare sentences."""
+        """How to read pairs of texts if `pairs` is "auto".
+
+        An encoder that was trained to compare sentences is used as a bi-encoder for few rows, and for tasks
+        with scores; everything else is read by a cross-encoder.
+        """
         settings, name = self.settings, self.sources["encoder"]
         config = pretrained_config(name, None if settings.pooling == "auto" else settings.pooling)
-        fits = settings.pair_head == "linear" and compares_sentences(name) and can_be_bi_encoder(config)
-        if not fits:
+        suits = settings.pair_head == "linear" and compares_sentences(name) and can_be_bi_encoder(config)
+        if not suits:
             return "cross-encoder"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
         few = sum(len(part.train) for part in pairs) < FEW_ROWS * len(pairs)
@@ -139,7 +146,10 @@ class _Refine(TrainingJob):
         return bi_encoder_for(scored, self.tasks)
 
     def _suitable_lr(self) -> float:
-        """A low rate for few rows if all heads start from a linear probe, so that little is left to learn."""
+        """The learning rate that "auto" means here.
+
+        It is low for few rows if all heads start from a linear probe, because little is left to learn.
+        """
         probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
         few = self.rows.data.n_train < FEW_ROWS * len(self.tasks)

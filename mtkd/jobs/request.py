@@ -77,7 +77,10 @@ class Request:
 
 
 def refuse_unlabelled_settings(train: TrainSettings, job: str) -> None:
-    """Refuse the settings of rows without labels in a job that does not use such rows.
+    """Check that no setting for unlabelled rows is given to a job that does not use such rows.
+
+    Args:
+        job: what does not use them, for the message.
 
     Raises:
         UserError: such a setting is given.
@@ -85,6 +88,6 @@ def refuse_unlabelled_settings(train: TrainSettings, job: str) -> None:
     for name in ("unlabelled_fraction", "min_confidence"):
         if (value := getattr(train, name)) is not None:
             raise UserError(
-                f"train.{name} = {value}, but {job} does not use rows without labels of tasks",
+                f"train.{name} = {value}, but {job} does not use the unlabelled rows of tasks",
                 hint=f"leave `train.{name}` out; mtkd distill uses it",
             )

@@ -1,4 +1,4 @@
-"""Suggest students: models of several shapes with random weights, timed against the teacher."""
+"""Suggest students: time models of several shapes, with random weights, against the teacher."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tasks.tokens.tokeniser import Tokeniser
 NOTE = """The order is that of the expected scores. Only three shapes were measured (docs/results.md): with
 500 labels and up to 10,000 texts per task, 3 of 6 layers kept 95% of what the teacher gains over the best
 constant prediction, static 89% and a BiLSTM of 64 units 74%. Narrow Transformers start from random weights,
-so they need the most text. Pruned and whole vocabularies were not compared."""
+so they need the most text. Pruned and full vocabularies were not compared."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ class SuggestedStudent:
     """A student that was timed with random weights.
 
     Attributes:
-        recipe: the recipe that trains it, with `settings`, dotted setting -> value.
-        parameters: the number of weights, heads included; `megabytes` is their size in fp32, in MB.
-        rows_per_second: the throughput at the median time.
-        speed: the speed relative to the teacher, as the median of the ratios of each round; `slowest` and
-            `fastest` are the extremes.
+        recipe: the recipe that trains it, with `settings` (dotted setting -> value).
+        parameters: the number of weights, including the heads.
+        megabytes: the size of the weights in fp32, in MB (10^6 bytes).
+        rows_per_second: the throughput at the median time per batch.
+        speed: the teacher's time divided by the student's, the median over rounds; `slowest` and `fastest`
+            are the smallest and the largest ratio.
         within_targets: True if it reaches the targets.
         command: the command that trains it.
     """
@@ -77,10 +78,11 @@ class Suggestions:
     """Students in the order of their expected scores.
 
     Attributes:
-        teacher: the name of the teacher; `teacher_rows_per_second` and `teacher_megabytes` as for students.
-        nearest: the name of the student that misses the targets by the smallest factor; None if one reaches
-            them.
-        first: the command that makes a teacher, if this one is an encoder without task heads.
+        teacher: the name of the teacher; for `teacher_rows_per_second` and `teacher_megabytes`, see
+            `SuggestedStudent`.
+        nearest: the name of the student that misses the targets by the smallest factor; None if a student
+            reaches them.
+        first: the command that trains a teacher; None unless `teacher` is an encoder without task heads.
     """
 
     teacher: str
@@ -109,10 +111,12 @@ def suggest(
     """Time students with random weights and the teacher in turn, on random token ids.
 
     Args:
+        target_speedup: how many times faster than the teacher a student should be; None = any speed.
+        max_mb: the maximum size of a student in MB; None = any size.
         settings: its `task` is not used.
+        data, tasks, unlabelled: the training rows, for students with a pruned vocabulary; without rows, there
+            are no such students. `data` is not needed if all `tasks` are task files with [files].
         int8: `max_mb` limits the size of an int8 export (a quarter of fp32), not that of the fp32 weights.
-        data, tasks, unlabelled: the training rows for students with a pruned vocabulary; they are not needed
-            if all `tasks` are task files with [files]. None = without them.
 
     Raises:
         UserError: the teacher is unknown or not a Transformer, or the rows are invalid.
@@ -133,21 +137,24 @@ def suggest(
             hint="pass `data='DIR'`, or task files with [files] as `tasks`",
         )
     has_rows = own_rows or data is not None
-    pruned = _pruned(model.tokeniser, student_tasks, data, unlabelled) if has_rows else None
+    pruned = _pruned_tokeniser(model.tokeniser, student_tasks, data, unlabelled) if has_rows else None
     recipes, student_models = _students(ref, model, student_tasks, pruned)
     models = {teacher: model, **student_models}
-    times = _times(models, settings)
+    times = _seconds_per_batch(models, settings)
     parameters = {name: count_parameters(model).total for name, model in models.items()}
     megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
-    sizes = {name: size / 4 if int8 else size for name, size in megabytes.items()}
-    row_options = _rows_of_command([] if own_rows else data, task_spec, unlabelled)
+    data_of_command = [] if own_rows else data
+    row_options = _row_options(data_of_command, task_spec, unlabelled)
     is_teacher = ref.saved is not None or checkpoint_directory(teacher) is not None
     trained_teacher = teacher if is_teacher else "runs/teacher"
     students: list[SuggestedStudent] = []
+    shortfalls: dict[str, float] = {}
     for name, (recipe, changes) in recipes.items():
         rounds = zip(times[teacher], times[name], strict=True)
         speeds = [teacher_seconds / student_seconds for teacher_seconds, student_seconds in rounds]
         speed = statistics.median(speeds)
+        size = megabytes[name] / 4 if int8 else megabytes[name]
+        shortfalls[name] = _shortfall(speed, size, target_speedup, max_mb)
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
         options = [*row_options, *sets, "--out", f"runs/{re.sub(r'[^a-z0-9]+', '-', name.lower())}"]
         students.append(
@@ -161,19 +168,18 @@ def suggest(
                 speed,
                 min(speeds),
                 max(speeds),
-                _shortfall(speed, sizes[name], target_speedup, max_mb) <= 1,
+                shortfalls[name] <= 1,
                 shlex.join(["mtkd", "distill", recipe, "--teacher", trained_teacher, *options]),
             )
         )
-    reached = any(student.within_targets for student in students)
-    nearest = min(students, key=lambda s: _shortfall(s.speed, sizes[s.name], target_speedup, max_mb))
-    options = [*_rows_of_command([] if own_rows else data, task_spec, None), "--out", trained_teacher]
+    nearest = min(shortfalls, key=lambda name: shortfalls[name])
+    options = [*_row_options(data_of_command, task_spec, None), "--out", trained_teacher]
     return Suggestions(
         teacher,
         settings.batch / statistics.median(times[teacher]),
         megabytes[teacher],
         students,
-        None if reached else nearest.name,
+        None if shortfalls[nearest] <= 1 else nearest,
         None if is_teacher else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
     )
 
@@ -184,14 +190,16 @@ def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, Multi
     if not isinstance(ref.config, TransformerConfig):
         raise UserError(
             f"the teacher {name} is not a Transformer ({ref.config.kind})",
-            expected="a Transformer, whose layers some of the students have",
+            expected="a Transformer, since some of the students consist of its layers",
         )
-    model = ref.load(max_length=8).eval()  # rows are random token ids, which nothing truncates
+    model = ref.load(max_length=8).eval()  # any length: the timed rows are token ids, which are not truncated
     check_length(name, model, settings)
     return ref, model
 
 
-def _times(models: Mapping[str, MultiTaskModel], settings: BenchSettings) -> dict[str, list[float]]:
+def _seconds_per_batch(
+    models: Mapping[str, MultiTaskModel], settings: BenchSettings
+) -> dict[str, list[float]]:
     """Seconds per batch of each model in each round, timed in turn."""
     head = common_head(models, None)
     ready = {name: model.to(settings.device).eval() for name, model in models.items()}
@@ -202,24 +210,32 @@ def _times(models: Mapping[str, MultiTaskModel], settings: BenchSettings) -> dic
 def _students(
     ref: TeacherRef, teacher: MultiTaskModel, tasks: list[Task], pruned: Tokeniser | None
 ) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, MultiTaskModel]]:
-    """Name -> recipe and settings of each student, and name -> the student with random weights."""
+    """The students that are timed: name -> (recipe, settings), and name -> model with random weights.
+
+    Args:
+        pruned: the tokeniser of additional students with a pruned vocabulary; None = no such students.
+    """
     recipes: dict[str, tuple[str, dict[str, Any]]] = {}
     models: dict[str, MultiTaskModel] = {}
-    finds_answers = any(task.type.predicts_spans for task in tasks)
-    for name, recipe, changes in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
-        student = _build(recipe, changes, ref, teacher.tokeniser, tasks)
-        if finds_answers and not student.encoder.config.spec.offers.sequence:
-            continue  # it has no vectors of tokens, among which an answer could start
+    predicts_spans = any(task.type.predicts_spans for task in tasks)
+    for name, recipe, changes in _candidates(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
+        student = _random_student(recipe, changes, ref, teacher.tokeniser, tasks)
+        if predicts_spans and not student.encoder.config.spec.offers.sequence:
+            continue  # it has no vector for each token
         recipes[name], models[name] = (recipe, changes), student
         if pruned and recipe in ("static", "mkd-lstm"):
-            short = f"{name}, {pruned.vocab_size:,} tokens"
-            recipes[short] = (recipe, {**changes, "student.vocabulary": "pruned"})
-            models[short] = _build(recipe, changes, ref, pruned, tasks)
+            pruned_name = f"{name}, {pruned.vocab_size:,} tokens"
+            recipes[pruned_name] = (recipe, {**changes, "student.vocabulary": "pruned"})
+            models[pruned_name] = _random_student(recipe, changes, ref, pruned, tasks)
     return recipes, models
 
 
-def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each student as its name, its recipe and the settings that differ, in the order of expected scores."""
+def _candidates(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each student as (name, recipe, settings that differ from the recipe), in order of expected scores.
+
+    Args:
+        embedding_size: the width of the teacher's word embeddings.
+    """
     for layers in range(min(6, teacher.layers - 1), 0, -1):
         yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
     yield "static", "static", dict(width_settings(StaticSettings(), teacher))
@@ -228,7 +244,7 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
         sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
         sets = {f"student.bilstm.{name}": size for name, size in (sizes | {"output_size": 4 * units}).items()}
         yield f"BiLSTM, {units} units", "mkd-lstm", {"student.bilstm.embeddings": "teacher", **sets}
-    for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's and smaller heads; as many as the teacher has
+    for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's head size, and a smaller one
         width = head_size * teacher.heads
         if width < teacher.hidden_size:
             sizes = {"layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
@@ -237,7 +253,7 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
             yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
 
 
-def _build(
+def _random_student(
     recipe: str, changes: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
 ) -> MultiTaskModel:
     """The student of a recipe with random weights."""
@@ -247,10 +263,10 @@ def _build(
     return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden_size))
 
 
-def _pruned(
+def _pruned_tokeniser(
     tokeniser: Tokeniser, tasks: list[Task], data: Any, unlabelled: UnlabelledRequest | None
 ) -> Tokeniser | None:
-    """The tokeniser with the tokens of the training rows; None if it cannot be pruned."""
+    """The tokeniser, pruned to the tokens of the training rows; None, with a message, if it cannot be."""
     source = open_data(data)
     unlabelled = unlabelled or UnlabelledRequest()
     trained = trainable_tasks(tasks)
@@ -266,8 +282,8 @@ def _pruned(
         return None
 
 
-def _rows_of_command(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRequest | None) -> list[str]:
-    """The options of a command that name its rows; words in capitals are for the user to replace."""
+def _row_options(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRequest | None) -> list[str]:
+    """The options of a command that name its rows; the user has to replace words in capitals."""
     sources: Sequence[Any] = data if isinstance(data, list) else [data]
     source_names = [
         str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "DATA"
@@ -282,5 +298,5 @@ def _rows_of_command(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRe
 
 
 def _shortfall(speed: float, megabytes: float, target_speedup: float | None, max_mb: float | None) -> float:
-    """The larger factor by which a student misses a target; at most 1 if it reaches both."""
+    """The larger of the factors by which a student misses its targets; at most 1 if it reaches both."""
     return max(target_speedup / speed if target_speedup else 0, megabytes / max_mb if max_mb else 0)

@@ -19,10 +19,10 @@ from tasks.task import Task
 
 
 def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:
-    """The tasks of a corpus of questions; empty for a corpus of copies.
+    """The names of the tasks of a corpus of generated questions; empty for a corpus of augmented copies.
 
     Raises:
-        UserError: a corpus of questions has no task of the run.
+        UserError: the corpus has questions, but for none of `tasks`.
     """
     manifest = read_corpus(corpus)
     if manifest.kind != "questions":
@@ -47,7 +47,7 @@ def add_corpus(
     train: Rows,
     unlabelled: UnlabelledRequest | None,
 ) -> Rows:
-    """The training rows of a task, followed by those of the corpus: questions, or copies as in `add_copies`.
+    """The training rows of a task, followed by rows of the corpus: questions, or copies as in `add_copies`.
 
     Args:
         tasks: all tasks of the run.
@@ -68,14 +68,15 @@ def add_copies(
     train: Rows,
     unlabelled: UnlabelledRequest | None,
 ) -> Rows:
-    """The training rows, followed by their copies and those of the rows without labels that the run uses.
+    """The training rows, followed by the augmented copies of these and of the unlabelled rows of the run.
 
-    Copies of candidates form new groups, one per copy number.
+    In a task whose rows are candidates in groups, the copies of a group with the same copy number form a
+    group.
 
     Args:
         split: all rows of the training split.
         train: those of them that the run uses.
-        unlabelled: which rows without labels it uses; None = none.
+        unlabelled: which unlabelled rows it uses; None = none.
 
     Raises:
         UserError: the corpus lacks the task, or was made from other rows.
@@ -87,12 +88,14 @@ def add_copies(
     _check_origin(corpus, entry, source, task, split, requested, digest)
     parents = requested.append(source, task, train)[0] if requested else train
     copies = corpus_rows(corpus, task.name)
-    number = {uid: row for row, uid in enumerate(parents.uids.to_pylist())}
-    row_of = np.array([number.get(uid.rpartition("#")[0], -1) for uid in copies.uids.to_pylist()])
-    copies, row_of = copies.take(np.flatnonzero(row_of >= 0)), row_of[row_of >= 0]
+    row_by_uid = {uid: row for row, uid in enumerate(parents.uids.to_pylist())}
+    # A copy's uid is "<uid of its parent>#<copy number>".
+    parent_rows = np.array([row_by_uid.get(uid.rpartition("#")[0], -1) for uid in copies.uids.to_pylist()])
+    copies, parent_rows = copies.take(np.flatnonzero(parent_rows >= 0)), parent_rows[parent_rows >= 0]
     if parents.groups is not None:
-        copy = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
-        copies = replace(copies, groups=parents.groups[row_of] + copy * (int(parents.groups.max()) + 1))
+        copy_numbers = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
+        n_groups = int(parents.groups.max()) + 1
+        copies = replace(copies, groups=parents.groups[parent_rows] + copy_numbers * n_groups)
     return concat([train, copies]) if len(copies) else train
 
 
@@ -105,10 +108,10 @@ def _check_origin(
     requested: UnlabelledRequest | None,
     digest: Callable[[Rows], str],
 ) -> None:
-    """Check that a corpus was made from these training rows and from the requested rows without labels."""
+    """Raise UserError unless a corpus was made from these training rows and the requested unlabelled rows."""
     origin = sample_rows(split, entry.source_rows - entry.unlabelled)
     if entry.unlabelled:
-        origin = replace(origin, soft=None)  # as in the corpus, since rows without labels have none
+        origin = replace(origin, soft=None)  # as in the corpus, since unlabelled rows have no soft labels
     if digest(origin) != entry.source_digest:
         raise UserError(
             f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
@@ -120,10 +123,10 @@ def _check_origin(
     with_unlabelled, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
     if digest(with_unlabelled.slice(len(origin), len(with_unlabelled))) != entry.unlabelled_digest:
         raise UserError(
-            f"the corpus {corpus} has copies of {counted(entry.unlabelled, 'row')} without labels of "
-            f"{task.name}, but the run has other rows without labels, or none",
-            hint="pass the same `unlabelled` as when the corpus was made, or leave out such rows and their "
-            "copies with `unlabelled_limit=0`",
+            f"the corpus {corpus} has copies of {counted(entry.unlabelled, 'unlabelled row')} of "
+            f"{task.name}, but the run uses other unlabelled rows, or none",
+            hint="pass the same `unlabelled` as when the corpus was made, or leave out unlabelled rows and "
+            "their copies with `unlabelled_limit=0`",
         )
 
 
@@ -132,6 +135,9 @@ def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> Non
 
     Args:
         models: role ("teacher", "student") -> model.
+
+    Raises:
+        UserError: a model has another mask token.
     """
     token = read_corpus(corpus).settings.get("mask_token")
     for role, model in models.items():

@@ -28,10 +28,10 @@ class TaskData:
     """The rows of one task.
 
     Attributes:
-        train: the training rows: those of the training split, rows of a corpus, rows without labels.
+        train: the training rows: those of the training split, then those of a corpus, then unlabelled rows.
         validation: split -> rows.
-        unlabelled: how many of the training rows, the last ones, come from the task's file of rows without
-            labels (before they are cut into windows).
+        unlabelled: how many of the training rows are unlabelled rows; they are the last ones. Rows are
+            counted before they are cut into windows.
     """
 
     task: Task
@@ -47,7 +47,7 @@ class TrainingData:
     Attributes:
         parts: one entry per task.
         digests: "task/split" -> SHA-256 of the rows.
-        warnings: about the rows without labels, and about data that are not used.
+        warnings: about rows that several splits share, and about data that is not used.
     """
 
     parts: list[TaskData]
@@ -60,13 +60,13 @@ class TrainingData:
         return {part.task.name: part.task for part in self.parts}
 
     def require_labels(self, job: str) -> None:
-        """Check that every task has training rows with a label.
+        """Check that every task has labelled training rows.
 
         Args:
             job: what needs them, for the message.
 
         Raises:
-            UserError: all training rows of a task lack a label; they may have soft labels.
+            UserError: no training row of a task has a label; they may have soft labels.
         """
         for part in self.parts:
             if not has_label(part.train.labels).any():
@@ -107,7 +107,10 @@ class TrainingData:
 
     @property
     def window_warnings(self) -> list[str]:
-        """A warning for each task with answers that no window contains completely."""
+        """A warning for each task with answers that no window contains completely.
+
+        Call it after `for_reader`, which cuts the training rows into windows.
+        """
         warnings = []
         for task_data in self.parts:
             windows = task_data.train.windows
@@ -116,7 +119,7 @@ class TrainingData:
                 are = "is" if len(windows.lost) == 1 else "are"
                 warnings.append(
                     f"{counted(len(windows.lost), 'answer')} of {task_data.task.name} {are} in no window of "
-                    f"{windows.max_length} tokens, so such rows are not used (the first is {first_row}). "
+                    f"{windows.max_length} tokens, so their rows are not used (the first is {first_row}). "
                     "Use a larger max_length or stride."
                 )
         return warnings
@@ -166,10 +169,10 @@ class EncodedRows:
         }
 
     def cut_warnings(self, reader: Reader, setting: str = "max_length") -> list[str]:
-        """A warning for each task of whose training rows the reader cuts more than a few per cent.
+        """A warning for each task in which the reader truncates more than a few per cent of the rows.
 
         Args:
-            setting: the name of the setting that limits the tokens.
+            setting: the name of the setting that limits the number of tokens.
         """
         warnings = []
         per = " per text" if reader.input_format == "separate" else ""
@@ -191,10 +194,11 @@ class EncodedRows:
 
 
 def trainable_tasks(spec: str | Sequence[Task], data: Any = None) -> list[Task]:
-    """Resolve tasks, all of which must have a training split; `data`: see `resolve`.
+    """Resolve tasks, each of which must have a training split and a head of its own; `data`: see `resolve`.
 
     Raises:
-        UserError: a task is unknown or has no training split (ax).
+        UserError: a task is unknown, has no training split (such as ax), maps the labels of another task, or
+            shares its head with another one.
     """
     tasks = resolve(spec, data=data) if isinstance(spec, str) else list(spec)
     for task in tasks:
@@ -229,7 +233,7 @@ def load_training_data(
 
     Args:
         corpus: an augmented corpus whose copies or questions are added to the training rows.
-        unlabelled: which rows without labels are added to the training rows; None = none.
+        unlabelled: which unlabelled rows are added to the training rows; None = none.
 
     Raises:
         UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from
@@ -241,12 +245,12 @@ def load_training_data(
     warnings = []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
-        everything = load_rows(source, task, task.train)
-        train = sample_rows(everything, request.limit)
+        all_rows = load_rows(source, task, task.train)
+        train = sample_rows(all_rows, request.limit)
         if corpus:
-            train = add_corpus(corpus, source, tasks, task, everything, train, unlabelled)
+            train = add_corpus(corpus, source, tasks, task, all_rows, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
-        warnings += trained_warnings(everything, validation)
+        warnings += trained_warnings(all_rows, validation)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
         train, added = unlabelled.append(source, task, train) if unlabelled else (train, 0)
@@ -262,6 +266,7 @@ def load_training_data(
 
 
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
+    """Split -> validation rows of a task; raises UserError if the source has none."""
     present = [split for split in task.validation if split in source.splits(task)]
     if not present:
         missing_split = task.validation[:1] or ("validation",)

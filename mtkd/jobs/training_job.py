@@ -1,4 +1,4 @@
-"""The base class of training jobs: open, validate, prepare, train, score, save, finish."""
+"""The base class of training jobs: open the run, validate, prepare, train, score, save, finish."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Trained:
     """The result of `TrainingJob.train`.
 
     Attributes:
-        scores: the validation scores, whose predictions are written beside the model.
+        scores: the validation scores; their predictions are written beside the model.
         training: the training history, as recorded in run.json.
-        facts: further values to record.
+        facts: further values to record in run.json.
     """
 
     model: MultiTaskModel
@@ -54,10 +54,10 @@ class TrainingJob(ABC):
     Attributes:
         command: "refine", "distill" or "finetune".
         settings: the settings of the job, which include `train`.
-        sources: encoder, teacher, corpus and so on, by their names in the run's identity.
+        sources: encoder, teacher, corpus and so on; the keys are their names in the run's identity.
         callbacks: called during training.
         warn: called with each warning.
-        warnings: warnings to show before training, and to record.
+        warnings: the warnings that are shown before training and recorded in run.json.
     """
 
     command: ClassVar[str]
@@ -133,9 +133,8 @@ class TrainingJob(ABC):
 
     def _warn_of_weak_scores(self, scores: Sequence[TaskScores]) -> None:
         """Warn of scores that are not clearly better than the best constant prediction."""
-        if any(score.predictions is None for score in scores):  # scores that were read from a file
-            kept = read_predictions(self.request.out / PREDICTIONS)
-            found = [kept.get(score.task, {}).get(score.split) for score in scores]
-            scores = [replace(s, predictions=rows) for s, rows in zip(scores, found, strict=True)]
+        if any(score.predictions is None for score in scores):  # the scores were read from a file
+            saved = read_predictions(self.request.out / PREDICTIONS)
+            scores = [replace(s, predictions=saved.get(s.task, {}).get(s.split)) for s in scores]
         if weak := baseline_warnings({task.name: task for task in self.tasks}, scores):
             self.warn("\n".join(weak))

@@ -19,7 +19,7 @@ from tasks.tokens.encoding import Encoded
 
 
 def check_metric(metric: str, tasks: list[Task]) -> None:
-    """Check that `train.metric` will be measured.
+    """Check that `train.metric` names a metric of the tasks.
 
     Raises:
         UserError: unknown metric.
@@ -40,10 +40,11 @@ def evaluator(
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
     """Return a function that scores a model on validation rows, which are sharded across processes.
 
-    A decision threshold is tuned on the first split of a task and used for its other splits, as it is when
-    the trained model predicts and is evaluated.
+    A decision threshold is tuned on the first split of a task and used for its other splits, as in the
+    trained model's predictions and evaluations.
 
     Args:
+        validation: (task, split) -> rows.
         final: score in fp32, as `mtkd evaluate` does, whatever the precision of the training.
 
     Raises:
@@ -75,7 +76,7 @@ def evaluator(
 def validation_logits(
     model: MultiTaskModel, task: Task, rows: Encoded, accelerator: Accelerator, train: TrainSettings
 ) -> np.ndarray:
-    """The logits of validation rows, (n, C) or (n, 2, L) float32, sharded across processes."""
+    """The logits of validation rows, (n, C) or (n, 2, L) float32; the rows are sharded across processes."""
     with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=train.precision == "bf16"):
         logits = predict_logits(
             model,

@@ -18,9 +18,9 @@ from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"
-_MALFORMED = "does not list digests in the form in which mtkd writes them, so no other file could be checked"
-# With a digest of their own, and of no other files.
-_ALONE = (RUN_FILE, "result.json", "compare.json", "questions.json")
+_MALFORMED = "is not a list of digests as mtkd writes it, so the files that it lists could not be checked"
+# Records that hold a digest of themselves, but not of other files.
+_SELF_DIGESTED = (RUN_FILE, "result.json", "compare.json", "questions.json")
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Verified:
     """The files that were compared with their digests.
 
     Attributes:
-        files: how many there are.
-        damaged: path -> what is wrong with it.
+        files: how many files were compared.
+        damaged: path -> what is wrong with the file.
     """
 
     files: int = 0
@@ -41,7 +41,7 @@ class Verified:
 
 
 def verify(place: Path) -> Verified:
-    """Compare all files below a directory that have a recorded digest with it.
+    """Compare each file below a directory with its recorded digest; files without one are skipped.
 
     Args:
         place: the directory of a run, model, corpus, store, export or question generator, or one that holds
@@ -52,15 +52,15 @@ def verify(place: Path) -> Verified:
     """
     if not place.is_dir():
         raise UserError(f"there is no directory {place}", expected="a directory that mtkd wrote")
-    names = (DIGESTS, MANIFEST, EXPORT, *_ALONE)
+    names = (DIGESTS, MANIFEST, EXPORT, *_SELF_DIGESTED)
     records = [file for name in names for file in sorted(place.rglob(name))]
     result = Verified()
     with progress("verifying", len(records), unit="directories") as advance:
         for record in records:
-            for file, state in _states(record).items():
+            for file, problem in _problems(record).items():
                 result.files += 1
-                if state:
-                    result.damaged[str(record.parent / file)] = state
+                if problem:
+                    result.damaged[str(record.parent / file)] = problem
             advance()
     if not result.files:
         raise UserError(
@@ -70,16 +70,16 @@ def verify(place: Path) -> Verified:
     return result
 
 
-def _states(record: Path) -> Mapping[str, str | None]:
-    """What is wrong with each file of a record; None for one that is intact."""
+def _problems(record: Path) -> Mapping[str, str | None]:
+    """Each file whose digest a record holds -> what is wrong with the file; None if it is intact."""
     directory = record.parent
     try:
         content = read_record(record, dict[str, Any])
-        if record.name in _ALONE:
+        if record.name in _SELF_DIGESTED:
             if has_check(record):
                 return {record.name: None}
             if record.name == RUN_FILE and (directory / "model" / DIGESTS).is_file():  # a run of mtkd
-                read_run_record(record, "identity")
+                read_run_record(record, "identity")  # raises a UserError if it is damaged
             return {}
         if record.name == DIGESTS:
             damaged = set(damaged_files(directory))
@@ -90,10 +90,13 @@ def _states(record: Path) -> Mapping[str, str | None]:
             shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]
             return {shard.file: shard.damage(directory, digest=True) for shard in shards}
         digests: dict[str, str] = content["files"]
-        return {file: _export_state(directory / file, digest) for file, digest in digests.items()}
+        return {
+            file: None if _is_intact(directory / file, digest) else _DAMAGED
+            for file, digest in digests.items()
+        }
     except (UserError, TypeError, KeyError, AttributeError):
         return {record.name: _DAMAGED}
 
 
-def _export_state(file: Path, digest: str) -> str | None:
-    return None if file.is_file() and digest_file(file) == digest else _DAMAGED
+def _is_intact(file: Path, digest: str) -> bool:
+    return file.is_file() and digest_file(file) == digest

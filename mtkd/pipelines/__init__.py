@@ -1,1 +1,1 @@
-"""Pipelines: a TOML file names the steps of a whole job, each an mtkd command (docs/pipelines.md)."""
+"""Pipelines: a TOML file lists the steps of a whole job; each is an mtkd command (docs/pipelines.md)."""

@@ -1,4 +1,4 @@
-"""How long steps take that have never run: each does a few batches in a temporary directory."""
+"""Estimate the time of steps that have never run, from a few batches of each in a temporary directory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ _TIMED = (*TRAINS, "evaluate")
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """What a step takes: seconds, and the bytes of its output."""
+    """The estimated cost of a step: its running time in seconds, and the size of its output in bytes."""
 
     seconds: float
     bytes: int
 
 
 def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[str, TimeEstimate]:
-    """Estimate steps that train or evaluate, from a few batches of the rows that they would read.
+    """Estimate the steps that train or evaluate, from a few batches of the rows that they would read.
 
-    A step that reads the output of a step without an estimate has none either, unless that output exists.
+    A step that reads a missing output of a step without an estimate has no estimate either.
 
     Args:
         steps: all steps, in an order in which they can run.
-        requested: the names of those to estimate.
+        requested: the names of the steps to estimate.
+
+    Returns:
+        Step -> estimate.
 
     Raises:
-        UserError: the error of a step.
+        UserError: a step raises it.
     """
     estimates: dict[str, TimeEstimate] = {}
     with tempfile.TemporaryDirectory(prefix="mtkd-") as folder:
@@ -55,7 +58,8 @@ def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[st
 
 
 def _time_few_batches(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
-    words = step.words_like(Path(moved[step.steps_of].out)) if step.steps_of else step.words()
+    """Run a few batches of a step without printing its output; `moved`: all steps by name."""
+    words = step.words_with_steps_of(Path(moved[step.steps_of].out)) if step.steps_of else step.words()
     started = time.monotonic()
     output = io.StringIO()
     quiet = is_quiet()

@@ -1,4 +1,4 @@
-"""The data that `mtkd init` looks at: files by their names, or a data set on the hub."""
+"""Read the data for `mtkd init`: files, whose names say which split they hold, or a data set on the hub."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _TWO_TASKS = "for two tasks, make a pipeline of each and join them (docs/pipelin
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one split.
+    """The rows of a split, or of a part of it.
 
     Attributes:
-        path: the file that holds them and that a task can name; None if there is none.
+        path: the file that holds them, and that a task file can name; None if there is none.
     """
 
     raw: RawTable
@@ -50,15 +50,18 @@ class Part:
 def read_parts(
     names: Sequence[str], validation: str | Path | None, unlabelled: Sequence[str | Path]
 ) -> tuple[dict[str, Part], list[Part]]:
-    """The splits that the data hold, and further files, which are taken for rows without labels.
+    """The splits that the data holds, and further files, which are used as unlabelled rows.
 
     Args:
         names: files, or one data set on the hub.
         validation, unlabelled: files whose role is given.
 
+    Returns:
+        Split -> rows, and the further files.
+
     Raises:
-        UserError: a file does not exist or cannot be read, is given twice, has the same role as another, or
-            none is for training.
+        UserError: a file does not exist, cannot be read or is given twice; two files have the same role; or
+            none holds training rows.
     """
     _refuse_repeated([*names, *([validation] if validation else []), *unlabelled])
     splits: dict[str, Part] = {}
@@ -79,12 +82,12 @@ def read_parts(
     others += [_file(Path(path)) for path in unlabelled]
     if "train" not in splits:
         problem = f"none of {', '.join(names)} is for training" if names else "no data is named"
-        raise UserError(problem, hint="name the training file, too" if names else "name a file of rows")
+        raise UserError(problem, hint="add the training file" if names else "name a file of rows")
     return splits, others
 
 
 def _refuse_repeated(files: Sequence[str | Path]) -> None:
-    """Raise UserError if a file is given twice, also by another path."""
+    """Raise UserError if a file is given twice, even by different paths."""
     known: dict[Path, str] = {}
     for file in map(str, files):
         real = Path(file).resolve()
@@ -93,29 +96,30 @@ def _refuse_repeated(files: Sequence[str | Path]) -> None:
             raise UserError(
                 f"{file} is given twice{other}",
                 expected="each file once",
-                hint="leave one out; without validation rows, some of the training rows are split off",
+                hint="leave one out; without validation rows, some of the training rows are set aside",
             )
         known[real] = file
 
 
 def _add(splits: dict[str, Part], role: str, part: Part) -> None:
+    """Add the rows of a split; UserError if the split already has rows."""
     if role in splits:
         raise UserError(
             f"{splits[role].raw.path} and {part.raw.path} both look like {role} rows",
             expected=_EXPECTED,
-            hint=f"name one of them, or make one file of them; {_TWO_TASKS}",
+            hint=f"name only one of them, or join them into one file; {_TWO_TASKS}",
         )
     splits[role] = part
 
 
 def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: Collection[Path]) -> None:
-    """Check that files that are neither training nor validation rows are text without labels.
+    """Check that the further files of `read_parts` are unlabelled rows of the same task.
 
     Args:
         unlabelled: the files that the user gave as `unlabelled`.
 
     Raises:
-        UserError: a file has labelled rows, or lacks the text columns.
+        UserError: a file has labelled rows, or lacks a text column.
     """
     for part in others:
         names, path = part.raw.table.column_names, part.raw.path
@@ -124,7 +128,7 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             raise UserError(
                 f"{path} has no column {absent[0]!r}, which holds the text of {train.raw.path}",
                 expected=_EXPECTED,
-                hint=f"its columns are {shorten(names)}; rename one if it holds such text; {_TWO_TASKS}",
+                hint=f"its columns are {shorten(names)}; rename one if it holds this text; {_TWO_TASKS}",
             )
         labelled = 0
         if guess.label in names:
@@ -146,20 +150,20 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
 
 
 def role_of(stem: str) -> str | None:
-    """What the name of a file or split says about its rows."""
+    """The split that the name of a file or split stands for: "validation" for dev; None if unknown."""
     words = re.split(r"[^a-z]+", stem.lower())
     return next((role for role, usual in _ROLES.items() if set(words) & set(usual)), None)
 
 
 def without_role(stem: str) -> str:
-    """The name of a file without what says its role: "reg" of "reg_train"; "" if nothing else is left."""
+    """The name of a file without the word for its split: "reg" for "reg_train", "" for "train"."""
     usual = {word for words in _ROLES.values() for word in words}
     roles = [match for match in re.finditer(r"[a-z]+", stem.lower()) if match[0] in usual]
     if not roles:
         return stem
     parts = [stem[: roles[0].start()], stem[roles[0].end() :]]
-    plain = (re.sub(r"^[\W_]+|[\W_]+$", "", part) for part in parts)
-    return next((part for part in plain if re.search(r"[a-z]", re.sub(r"\bof\b", "", part.lower()))), "")
+    stripped = (re.sub(r"^[\W_]+|[\W_]+$", "", part) for part in parts)
+    return next((part for part in stripped if re.search(r"[a-z]", re.sub(r"\bof\b", "", part.lower()))), "")
 
 
 def _is_file_name(name: str) -> bool:
@@ -167,6 +171,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _file(path: Path) -> Part:
+    """Read a file; UserError if it does not exist or a line cannot be read."""
     raw = read_file(require_file(path, f"a file that ends in {', '.join(READERS)}"), ())
     bad = [line for line in raw.bad_lines if line.level == "error"]
     if bad:
@@ -179,6 +184,7 @@ def _file(path: Path) -> Part:
 
 
 def _hub(name: str) -> dict[str, Part]:
+    """Split -> rows of a data set on the hub; splits whose names stand for no split of mtkd are left out."""
     from tasks.data.hub_data import fetch_splits
 
     splits: dict[str, Part] = {}

@@ -1,4 +1,4 @@
-"""The text of the files that `mtkd init` writes."""
+"""The text of the task file and the pipeline that `mtkd init` writes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from mtkd.teachers.label_lists import label_list
 from tasks.common.records import as_toml
 from tasks.task import Task
 
-_LENGTHS, _SPAN_LENGTHS = (32, 256), (128, 384)  # shortest and longest rows, in tokens
-_EXPORT = ("onnx", "onnxruntime", "onnxscript")
+_LENGTHS, _SPAN_LENGTHS = (32, 256), (128, 384)  # smallest and largest `max_length`, in tokens
+_EXPORT_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 OUTPUTS = "runs"  # where the pipeline writes
 
 _HEAD = """\
 # {models}, and a control: the same student, which learns
-# from the labels alone. Written by `mtkd init`; every value may be changed; see docs/pipelines.md.
+# from the labels alone. Written by `mtkd init`; you can change every value (see docs/pipelines.md).
 #
 #   mtkd run {pipeline} --dry-run    shows the steps and their commands
-#   mtkd run {pipeline}              runs those that are not finished
+#   mtkd run {pipeline}              runs the steps that are not finished
 
 out = "{outputs}"                     # the outputs; paths are relative to this file
 tasks = {task_file}
 seed = 0
 precision = "auto"               # bf16 if the processor or GPU supports it, else fp32
 # device = "cpu"                 # by default a GPU if there is one
-# limit = 1000                   # at most so many training rows, to try things out
+# limit = 1000                   # use at most this many training rows, to try things out
 """
 
 _TEACHER = """
@@ -41,7 +41,7 @@ title = "teacher: a pretrained encoder learns from the labels"
 command = "refine"
 encoder = "minilm"               # installed with mtkd; or a name on the hub, such as "bert-base-uncased"
 set.max_length = {length:<15} # tokens per row
-# epochs = 10                    # by default about 1,000 steps, but 3 to 20 epochs
+# epochs = 10                    # by default as many as make 1,000 steps, but 3 to 20
 # With a fine-tuned model of your own, `mtkd init --teacher MODEL` writes a pipeline without this step.
 """
 
@@ -96,7 +96,7 @@ model = "@student"
 
 
 def task_text(task: Task, files: Mapping[str, str]) -> str:
-    """The task file; `files`: split -> path relative to it."""
+    """The text of the task file; `files`: split -> path relative to it."""
     values: dict[str, Any] = {"name": task.name, "kind": task.kind, "columns": list(task.columns)}
     values["label"] = task.label
     values |= {"labels": list(task.labels)} if task.labels else {}
@@ -115,11 +115,11 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
 
 
 def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: StudentPlan) -> str:
-    """The pipeline.
+    """The text of the pipeline.
 
     Args:
         length: `max_length` of its models.
-        unlabelled: files of rows without labels, relative to it.
+        unlabelled: files of unlabelled rows, relative to it.
     """
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
@@ -154,14 +154,14 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
         runs=as_toml([*teacher_run, "@student", "@control"]),
         checkpoint="" if teacher_run else f"teacher = {as_toml(plan.teacher)}\n{_labels_option(task, plan)}",
     )
-    if all(map(importlib.util.find_spec, _EXPORT)):
+    if all(map(importlib.util.find_spec, _EXPORT_PACKAGES)):
         return text + _EXPORT_STEP
     commented = "".join(f"# {line}\n" if line else "\n" for line in _EXPORT_STEP.splitlines())
     return f"{text}\n# This step needs the packages onnx, onnxruntime and onnxscript.{commented}"
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """The lines of a step that set settings."""
+    """The lines of a step that change settings."""
     return "".join(f"set.{key} = {as_toml(value)}\n" for key, value in settings.items())
 
 
@@ -172,34 +172,36 @@ _UNKNOWN = """\
 
 
 def _about_control(plan: StudentPlan) -> str:
+    """A comment on the control's teacher."""
     if plan.control_teacher and not plan.teacher:
-        return "the encoder of the teacher: what to start from; nothing is learned from it"
-    return "only says which encoder to start from; nothing is learned from it"
+        return "the teacher's encoder, from which the control starts; it learns nothing from it"
+    return "only says which encoder the control starts from; it learns nothing from it"
 
 
 def _described(plan: StudentPlan) -> str:
+    """What the student is, for the title of its step."""
     if plan.recipe == DEFAULT_RECIPE:
         return "three layers of the teacher, distilled from it"
     return f"{Path(plan.recipe).stem}, distilled from the teacher"
 
 
 def _labels_option(task: Task, plan: StudentPlan) -> str:
-    """The order of the labels of a checkpoint, if it was given."""
+    """The line with the order of a checkpoint's labels; "" if it was not given."""
     if not plan.teacher_labels:
         return ""
     return f"teacher-labels = {{ {as_toml(task.name)} = {as_toml(label_list(plan.teacher_labels))} }}\n"
 
 
 def suitable_length(task: Task, lengths: np.ndarray) -> int:
-    """The number of tokens that 95% of the rows do not exceed, but not more than a small model reads fast.
+    """The `max_length` that 95% of the rows do not exceed, as a multiple of 16 within `length_limits`.
 
     Args:
-        lengths: tokens of each row (`token_lengths`).
+        lengths: (n,) tokens of each row (`token_lengths`).
     """
     shortest, longest = length_limits(task)
     return min(longest, max(shortest, 16 * math.ceil(float(np.percentile(lengths, 95)) / 16)))
 
 
 def length_limits(task: Task) -> tuple[int, int]:
-    """The shortest and the longest `max_length` that a pipeline starts with."""
+    """The smallest and the largest `max_length` that `mtkd init` writes for a task."""
     return _SPAN_LENGTHS if task.type.predicts_spans else _LENGTHS

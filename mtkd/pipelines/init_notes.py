@@ -1,4 +1,4 @@
-"""What `mtkd init` tells the user about the data: what else they could be, and what may be a mistake."""
+"""The notes of `mtkd init` about the data: what else could have been guessed, and what may be a mistake."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ from tasks.guess_labels import (
 )
 from tasks.task import Task
 
-_SAMPLE = 100  # rows that say what a column holds
+_SAMPLE = 100  # rows from which the content of a column is guessed
 _NO_VALUE = ("n/a", "na", "n.a.", "null", "none", "nan", "?", "-", "--")  # in lower case
 
 
 def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
-    """What else could have been guessed; `kind`: the task type that the user named, or None."""
+    """What else could have been guessed; `kind`: the task type that the user gave, or None."""
     notes = []
     if guess.others:
         notes.append(f"{', '.join(map(repr, guess.others))} also looks like text")
     if guess.other_labels:
-        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label='COLUMN'`")
+        others = ", ".join(map(repr, guess.other_labels))
+        notes.append(f"the label could also be {others}; to choose it, use `label='COLUMN'`")
     if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
-        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind='regress'` for scores")
+        notes.append(
+            f"the numbers in {guess.label!r} are treated as classes; if they are scores, use `kind='regress'`"
+        )
     return notes + labels_alike(task)
 
 
 def probability_columns(task: Task, raw: RawTable) -> list[str]:
-    """The columns that seem to hold a probability for each label, which a task can name as `soft_labels`."""
+    """The columns that seem to hold a probability for each label, as the `soft_labels` of a task do."""
     if not task.labels or not has_soft_labels(task):
         return []
     first = replace(raw, table=raw.table.slice(0, _SAMPLE))
@@ -64,7 +67,7 @@ def probability_columns(task: Task, raw: RawTable) -> list[str]:
 
 
 def probability_notes(task: Task, raw: RawTable) -> list[str]:
-    """What can be done with a column of probabilities."""
+    """A note for each column of probabilities, with what it can be used for."""
     return [
         f"the column {name!r} seems to hold the probabilities of the labels: with soft_labels = "
         f"{as_toml(name)} in the task file, a student can learn from them "
@@ -74,7 +77,7 @@ def probability_notes(task: Task, raw: RawTable) -> list[str]:
 
 
 def number_notes(guess: Guess, train: Part) -> list[str]:
-    """Numbers that a few rows have as their label, where the others have words."""
+    """A note for each label that is a number (at most 3), if only a few rows have such labels."""
     if guess.kind != "classify":
         return []
     texts = guessed_texts(train.raw.table[guess.label]).to_pylist()
@@ -83,18 +86,21 @@ def number_notes(guess: Guess, train: Part) -> list[str]:
     rows = sum(counts[number] for number in numbers)
     if rows > FEW_WRONG * sum(counts[label] for label in guess.labels):
         return []
-    places = {number: train.raw.location(texts.index(number)) for number in numbers[:3]}
-    return [f"the label {n!r} ({place}) is a number, unlike most: a mistake?" for n, place in places.items()]
+    first_rows = {number: train.raw.location(texts.index(number)) for number in numbers[:3]}
+    return [
+        f"the label {number!r} ({location}) is a number, unlike most labels: is it a mistake?"
+        for number, location in first_rows.items()
+    ]
 
 
 def unlabelled_note(task: Task, labels: pa.ChunkedArray, rows: int) -> str:
-    """What becomes of training rows without a label.
+    """A note on training rows without a label, which become unlabelled rows.
 
     Args:
         labels: the label column of all training rows.
         rows: how many of them have no label.
     """
-    note = f"{counted(rows, 'training row')} without a label: text for the student"
+    note = f"{counted(rows, 'training row')} without a label: the student uses their text"
     if task.kind == "multilabel":
         return note + "; write [] for a row to which no label applies"
     if task.kind != "classify" or not (count := sum(map(is_minus_one, guessed_texts(labels).to_pylist()))):
@@ -104,7 +110,7 @@ def unlabelled_note(task: Task, labels: pa.ChunkedArray, rows: int) -> str:
 
 
 def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
-    """The warning with which the student of a recipe would start to train on this many rows."""
+    """The warning that training the student of a recipe on this many rows would give."""
     if recipe == DEFAULT_RECIPE:
         return []  # importing torch takes seconds
     from mtkd.jobs.distillation.unlabelled_rows import few_rows_for_bilstm
@@ -114,10 +120,10 @@ def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
 
 
 def cut_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
-    """The warning with which training will start if many rows are too long for the pipeline.
+    """The warning that training will give if many rows are longer than the pipeline's `max_length`.
 
     Args:
-        lengths: tokens of each training row.
+        lengths: (n,) tokens of each training row.
     """
     share = float(np.mean(lengths > max_length))
     if task.type.predicts_spans or share <= MAX_TRUNCATED_SHARE:
@@ -126,17 +132,17 @@ def cut_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:
-    """Labels that may be mistakes, and those with few rows.
+    """Notes on labels that may be mistakes, have few training rows, or have no validation rows.
 
     Args:
-        splits: the labelled rows; "train" and "validation" are among them.
+        splits: split -> its labelled rows; "train" and "validation" are among them.
     """
     train = splits["train"]
     if task.kind != "classify":
         return []
     counts = Counter(guessed_texts(train.raw.table[guess.label]).to_pylist())
     notes = [
-        f"the label {unseen!r} is in validation rows, but in no training row: a typo?"
+        f"the label {unseen!r} is in validation rows, but in no training row: is it a typo?"
         for unseen in [text for text in guess.labels if text not in counts][:3]
     ]
     notes += [
@@ -152,7 +158,7 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
     if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:
         notes.append(
-            f"{len(unmeasured)} of {len(guess.labels)} labels are in no validation row, so no score tells "
-            f"whether a model knows them: {shorten(unmeasured)}"
+            f"{len(unmeasured)} of {len(guess.labels)} labels are in no validation row, so the scores do not "
+            f"show whether a model predicts them: {shorten(unmeasured)}"
         )
     return notes

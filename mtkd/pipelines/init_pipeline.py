@@ -1,4 +1,4 @@
-"""`mtkd.init_pipeline`: from data files to a task file and a pipeline to start from."""
+"""`mtkd.init_pipeline`: write a task file and a pipeline to start from, for given data files."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class InitResult:
 
     Attributes:
         task: the task that was guessed.
-        pipeline, task_file: the files to look at, and to run.
+        pipeline, task_file: the files that were written, to check and then to run.
         rows: split -> number of rows.
-        notes: what was done with the data, and what else could have been chosen.
-        files: the names of the files in `out`.
+        notes: what was done with the data, what else could have been chosen, and possible mistakes.
+        files: the names of all files that were written to `out`.
     """
 
     task: Task
@@ -69,7 +69,7 @@ class InitResult:
 
     @property
     def guessed(self) -> dict[str, str]:
-        """What was guessed, as text."""
+        """What was guessed: name -> text."""
         task = self.task
         texts = {
             "task": f"{task.name} ({task.kind})",
@@ -112,30 +112,31 @@ def init_pipeline(
     """Look at data, and write a task file and a pipeline (`run_pipeline`) to start from.
 
     Args:
-        data: CSV, TSV, JSONL or parquet files, of which names such as dev.csv say what they hold; or a data
-            set on the hub, as NAME or NAME:CONFIGURATION.
+        data: CSV, TSV, JSONL or parquet files, whose names say which split they hold (such as dev.csv); or a
+            data set on the hub, as NAME or NAME:CONFIGURATION.
         out: the directory to write to.
         name: the name of the task; by default that of the data.
-        columns, label, kind: one or two text columns, the label column and the task type (classify, regress,
-            multilabel or span), where they are not to be guessed.
+        columns, label, kind: one or two text columns, the label column, and the task type (classify, regress,
+            multilabel or span); what is not given is guessed.
         validation: the file of validation rows.
-        unlabelled: files of rows without labels.
-        validation_fraction: which part of the training rows becomes the validation rows if there are none;
-            at most 5,000 texts. Rows with the same texts stay together, and each label keeps training rows.
+        unlabelled: files of unlabelled rows.
+        validation_fraction: the fraction of the training rows that is set aside for validation if there are
+            no validation rows; at most 5,000 texts. Rows with the same texts stay together, and each label
+            keeps training rows.
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
         teacher_labels: the task's labels in the order of the checkpoint's outputs, if it does not name them.
         overwrite: replace the files that an earlier call wrote, and remove those that it wrote for another
             task.
-        dry_run: write nothing.
+        dry_run: only return the result, and write nothing.
 
     Returns:
         The task, the files and the number of rows of each split.
 
     Raises:
-        UserError: files that are missing, empty or invalid, or in which no text and labels can be found; a
-            recipe or teacher that does not fit; or files in `out` that would be replaced.
+        UserError: a file is missing, empty or invalid; no text or no labels are found; a recipe or teacher
+            does not fit; or files in `out` would be replaced.
     """
     if not 0 < validation_fraction < 1:
         raise UserError(
@@ -147,10 +148,10 @@ def init_pipeline(
     guess = _guess(splits, columns, label, kind)
     check_others(others, splits["train"], guess, {Path(path).resolve() for path in unlabelled})
     task = _task(_name(name, names), guess)
-    texts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
+    unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
-    for split, part in [*splits.items(), *((UNLABELLED, part) for part in texts)]:
-        _check(task, split, part)
+    for split, part in [*splits.items(), *((UNLABELLED, part) for part in unlabelled_parts)]:
+        _validate(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
     notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
@@ -159,7 +160,7 @@ def init_pipeline(
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():
         notes.append(unlabelled_note(task, train[guess.label], rows))
-        texts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
+        unlabelled_parts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
     if "validation" not in splits:
         splits["train"], splits["validation"] = set_aside(train, guess, validation_fraction)
@@ -173,13 +174,19 @@ def init_pipeline(
     length = suitable_length(task, lengths)
     notes += cut_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
-    notes += few_rows_notes(task, recipe, sum(len(part.raw.table) for part in (splits["train"], *texts)))
+    rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
+    notes += few_rows_notes(task, recipe, rows)
     notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]
-    return _write(Path(out), task, splits, texts, length, plan, notes, inputs, overwrite, dry_run)
+    return _write(Path(out), task, splits, unlabelled_parts, length, plan, notes, inputs, overwrite, dry_run)
 
 
 def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:
-    """The student and its teacher; `out`: where the pipeline will be, from which its paths start."""
+    """The student and its teacher.
+
+    Args:
+        labels: the argument `teacher_labels`.
+        out: the directory of the pipeline, at which its relative paths start.
+    """
 
     def as_named(name: str) -> str:
         return _path_from(out, Path(name)) if Path(name).exists() else name
@@ -199,7 +206,11 @@ def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out:
 
 
 def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
-    """The guess from training and validation rows, whose labels may differ."""
+    """Guess the task from training and validation rows, since some labels may occur in only one of them.
+
+    Args:
+        columns, label, kind: what is given, and not guessed.
+    """
     train = splits["train"]
     tables = [train.raw.table]
     names = tables[0].column_names
@@ -228,9 +239,9 @@ def _task(name: str, guess: Guess) -> Task:
 
 
 def _name(requested: str | None, names: Sequence[str]) -> str:
-    """The name of the task: the one that is given, or that of the file, its directory or the data set.
+    """The name of the task: the requested one, or that of the file, its directory or the data set.
 
-    What says the role of a file is left out: the name is `reg` for reg_train.csv.
+    The part of a file's name that says which split it holds is left out: reg_train.csv gives `reg`.
     """
     if requested in TASKS or requested in GROUPS:
         what = "task" if requested in TASKS else "group of tasks"
@@ -248,8 +259,8 @@ def _name(requested: str | None, names: Sequence[str]) -> str:
     return f"{name}-own" if name in TASKS or name in GROUPS else name
 
 
-def _check(task: Task, split: str, part: Part) -> None:
-    """Validate the rows of a split as training does; training and test rows may lack labels."""
+def _validate(task: Task, split: str, part: Part) -> None:
+    """Validate the rows of a split as training does, but training and test rows may lack labels."""
     if split == UNLABELLED:
         for _ in checked_batches(task, iter([part.raw])):
             pass
@@ -263,7 +274,7 @@ def _write(
     out: Path,
     task: Task,
     splits: Mapping[str, Part],
-    texts: Sequence[Part],
+    unlabelled_parts: Sequence[Part],
     length: int,
     plan: StudentPlan,
     notes: Sequence[str],
@@ -271,7 +282,12 @@ def _write(
     overwrite: bool,
     dry_run: bool,
 ) -> InitResult:
-    """Write the task file, the pipeline, and the rows that are in no file of their own."""
+    """Write the task file, the pipeline, and the rows of splits that have no file.
+
+    Args:
+        length: `max_length` of the models.
+        inputs: the files that were read, which must not be replaced.
+    """
     contents: dict[str, bytes] = {}
 
     def path_of_split(split: str, part: Part) -> str:
@@ -286,20 +302,21 @@ def _write(
 
     files = {split: path_of_split(split, part) for split, part in splits.items()}
     unlabelled_files = [
-        path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)
+        path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part)
+        for n, part in enumerate(unlabelled_parts)
     ]
     task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
     contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
     kept = write_files(out, contents, inputs, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
-    if texts:
-        rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)
-    more = [f"{name}, which an earlier call wrote and you have edited, stays where it is" for name in kept]
-    return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *more), tuple(contents))
+    if unlabelled_parts:
+        rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)
+    kept_notes = [f"{name}, which an earlier call wrote and you have edited, is not removed" for name in kept]
+    return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *kept_notes), tuple(contents))
 
 
 def _path_from(out: Path, path: Path) -> str:
     """A path relative to `out` if it is in or beside it, else absolute."""
-    near = os.path.relpath(path.resolve(), os.path.realpath(out))
-    return near if near.count("..") < 2 else str(path.resolve())
+    relative = os.path.relpath(path.resolve(), os.path.realpath(out))
+    return relative if relative.count("..") < 2 else str(path.resolve())

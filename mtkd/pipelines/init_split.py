@@ -1,4 +1,4 @@
-"""Setting training rows aside for validation, for `mtkd init`."""
+"""Set training rows aside for validation, for `mtkd init`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,41 @@ from tasks.common.errors import UserError
 from tasks.guess import Guess
 from tasks.guess_labels import row_labels
 
-_MAX_VALIDATION = 5000  # texts that are split off
+_MAX_VALIDATION_TEXTS = 5000
 
 
 def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
-    """Split training rows into training and validation rows: those of the texts with the lowest digests.
+    """Split training rows into training rows and validation rows, in a reproducible way.
 
-    The last text of each label stays in the training rows, since a model learns only labels that it sees.
+    The texts with the lowest digests are set aside, with all their rows. Each label keeps at least one
+    training text, since a model cannot learn a label without one.
+
+    Args:
+        fraction: the fraction of the different texts that is set aside.
+
+    Returns:
+        The training rows and the validation rows.
 
     Raises:
-        UserError: there is one text, or each text is the only one of a label.
+        UserError: there is only one text, or each text is the only one with one of its labels.
     """
     columns = guess.columns[-1:] if guess.kind == "span" else guess.columns
     texts = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
-    order = sorted(set(texts), key=lambda text: hashlib.sha256(repr(text).encode()).digest())
-    if len(order) < 2:
-        raise UserError("one text cannot be split into training and validation rows", expected="two or more")
+    unique_texts = sorted(set(texts), key=lambda text: hashlib.sha256(repr(text).encode()).digest())
+    if len(unique_texts) < 2:
+        raise UserError(
+            "one text cannot be split into training and validation rows", expected="two or more texts"
+        )
     labels: dict[tuple[str, ...], set[str]] = defaultdict(set)
     if guess.labels:
-        for text, some in zip(texts, row_labels(table[guess.label], guess.kind), strict=True):
-            labels[text].update(some)
-    remaining = Counter(label for some in labels.values() for label in some)
+        for text, labels_of_row in zip(texts, row_labels(table[guess.label], guess.kind), strict=True):
+            labels[text].update(labels_of_row)
+    # label -> the number of texts with it that are still training rows
+    remaining = Counter(label for labels_of_text in labels.values() for label in labels_of_text)
     chosen: set[tuple[str, ...]] = set()
-    most = min(_MAX_VALIDATION, max(1, round(fraction * len(order))))
-    for text in order:
-        if len(chosen) < most and all(remaining[label] > 1 for label in labels[text]):
+    max_texts = min(_MAX_VALIDATION_TEXTS, max(1, round(fraction * len(unique_texts))))
+    for text in unique_texts:
+        if len(chosen) < max_texts and all(remaining[label] > 1 for label in labels[text]):
             chosen.add(text)
             remaining.subtract(labels[text])
     if not chosen:

@@ -18,20 +18,20 @@ DEFAULT_RECIPE, ENCODER = "layerwise-3", "minilm"
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """What the steps `student` and `control` of a pipeline are. Paths are as the pipeline names them.
+    """The steps `student` and `control` of a pipeline; paths are as the pipeline names them.
 
     Attributes:
-        recipe: the recipe of both.
+        recipe: the recipe of both steps.
         teacher: the teacher; None if a step of the pipeline trains one.
-        teacher_labels: the task's labels in the order of the teacher's outputs; None if matched by name.
+        teacher_labels: the task's labels in the order of the teacher's outputs; None = matched by name.
         is_run: True if the teacher is a run of mtkd, which a report can show.
         sizes: the settings that student and control need to fit the teacher.
         control: the settings that only the control needs.
-        control_teacher: what the control is initialised from, and whose vocabulary it reads; None as for the
-            student.
-        encoder_option: the option of the control that should name the encoder that the teacher was fine-tuned
-            from, which is unknown; "" if it is known, or not needed.
-        notes: what to tell the user.
+        control_teacher: the model from which the control takes its initial weights and its vocabulary; None =
+            the student's teacher.
+        encoder_option: if the encoder that the teacher was fine-tuned from is unknown, the option of the
+            control with which the user can name it; "" if it is known or not needed.
+        notes: remarks for the user.
     """
 
     recipe: str = DEFAULT_RECIPE
@@ -55,12 +55,13 @@ def plan_student(
     Args:
         recipe: a name or a file.
         teacher: an mtkd run or a fine-tuned transformers checkpoint; None if the pipeline trains a teacher.
-        labels: the task's labels in the order of the checkpoint's outputs; None = by their names.
-        as_named: how the pipeline names a recipe or model; a path relative to its own.
+        labels: the task's labels in the order of the checkpoint's outputs; None = matched by name.
+        as_named: returns the name of a recipe or model in the pipeline; its paths are relative to the
+            pipeline.
 
     Raises:
-        UserError: unknown recipe or teacher, or they do not fit; a teacher without its tokeniser; or no
-            control without the teacher exists.
+        UserError: the recipe or the teacher is unknown, or they do not fit; the teacher lacks its tokeniser;
+            or the recipe has no control that learns without a teacher.
     """
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
@@ -99,14 +100,15 @@ def plan_student(
     validate_run(controls, control_teacher or teacher or ENCODER, [task])
     checkpoint = validated.teacher if isinstance(validated.teacher, CheckpointRef) else None
     from_encoder = isinstance(student, TransformerStudentSettings) and student.transformer.init == "encoder"
-    option = "set.student.transformer.init" if checkpoint and from_encoder else ""
-    option = "teacher" if student.needs_teacher_weights and encoder is None else option
+    encoder_option = "set.student.transformer.init" if checkpoint and from_encoder else ""
+    if student.needs_teacher_weights and encoder is None:
+        encoder_option = "teacher"
     notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
-    if option:
+    if encoder_option:
         notes.append(
             f"the encoder that {teacher} was fine-tuned from is not recorded, so the control starts from the "
-            "teacher's weights, and may score better than labels alone would: name that encoder in the step "
-            "`control` of the pipeline"
+            "teacher's weights, and may score better than a student that learns from labels alone: name that "
+            "encoder in the step `control` of the pipeline"
         )
     return StudentPlan(
         as_named(recipe),
@@ -116,13 +118,13 @@ def plan_student(
         sizes,
         control,
         as_named(control_teacher) if control_teacher else None,
-        option,
+        encoder_option,
         tuple(notes),
     )
 
 
 def _refined(task: Task) -> TeacherRef:
-    """The teacher that the pipeline will train."""
+    """What is known of the teacher that the pipeline will train."""
     from mtkd.models.encoders.pretrained_config import pretrained_config
     from mtkd.models.saved_model import ModelInfo, SavedModel
     from mtkd.teachers.teacher_ref import TeacherRef

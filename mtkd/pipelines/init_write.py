@@ -1,4 +1,4 @@
-"""Writing what `mtkd init` makes, over what an earlier call wrote."""
+"""Write the files of `mtkd init`, and replace or remove those that an earlier call wrote."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ class _Written(Record):
 def write_files(
     out: Path, contents: Mapping[str, bytes], inputs: Collection[Path], overwrite: bool, dry_run: bool
 ) -> list[str]:
-    """Write files to a directory, and remove what earlier calls wrote there and this one does not.
+    """Write files to a directory, and remove other files that earlier calls wrote there.
 
     Args:
         contents: the name of each file -> its bytes.
         inputs: the files that were read, which must not be replaced.
-        overwrite: replace files with other contents.
+        overwrite: replace files of earlier calls that have other contents, and remove those not written now.
         dry_run: write nothing.
 
     Returns:
-        The names of the files of an earlier call that are (or would be) left, because they were edited.
+        The names of the files of earlier calls that are not (or would not be) removed.
 
     Raises:
-        UserError: a file would be replaced.
+        UserError: an input would be replaced, a file that no earlier call wrote, or any file without
+            `overwrite`.
     """
     paths = {out / name: raw for name, raw in contents.items()}
     if overwritten_inputs := [path for path in paths if _real(path) in inputs]:
@@ -55,7 +56,7 @@ def write_files(
         )
     for path in paths:
         check_output_file(path)
-    # A file with this content is from the same call, which was killed.
+    # A file that already has this content was written by the same call before it was killed.
     replaced_files = [path for path, raw in paths.items() if path.exists() and path.read_bytes() != raw]
     if replaced_files and not overwrite:
         raise UserError(
@@ -89,7 +90,7 @@ def write_files(
 
 
 def earlier_runs_notes(pipeline: Path) -> list[str]:
-    """The warning that a pipeline, before it is written, will replace the output of an earlier one."""
+    """A note if a pipeline that is to be written will replace the output of an earlier one."""
     runs = pipeline.parent / OUTPUTS
     if not (runs / RUN_RECORD).is_file():
         return []

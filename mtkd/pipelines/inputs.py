@@ -1,4 +1,4 @@
-"""The files that a step reads, apart from outputs of other steps, and their digests."""
+"""The files that a step reads, other than outputs of other steps, and their digests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from tasks.data.sources import known_as, open_data
 from tasks.task import Task
 from tasks.task_names import resolve
 
-_WRITTEN = ("out", "json", "predictions", "glue-submission")
+# Options by what they name.
+_OUTPUTS = ("out", "json", "predictions", "glue-submission")
 _DIRECTORIES = ("corpus", "store")
-_MODELS = ("teacher", "encoder", "init", "model", "against")  # also names on the hub
-_OF_MODELS = ("*.json", "*.safetensors", "model/*")
+_MODELS = ("teacher", "encoder", "init", "model", "against")  # a directory, or a name on the hub
+
+_FILES_IN_DIRECTORIES = ("*.json", "*.safetensors", "model/*")  # of a model, corpus or store
 
 
 def input_files(step: Step) -> list[Path]:
     """The files that a step reads and that no other step writes.
 
-    Of a data directory, those of the step's tasks; of a model's directory, its weights and records.
+    In a data directory, these are the files of the step's tasks; in a model's directory, weights and records.
 
     Raises:
         UserError: a file or directory does not exist, or a task is unknown.
@@ -42,34 +44,36 @@ def input_files(step: Step) -> list[Path]:
 
 
 def check_outputs(steps: Iterable[Step]) -> None:
-    """Check that no step writes where another one does.
+    """Check that the outputs of steps are separate.
 
     Raises:
-        UserError: the output of a step is that of another one, or contains it.
+        UserError: two steps have the same output, or one output lies inside another one.
     """
     writers: dict[Path, Step] = {}
     for step in steps:
         other = writers.setdefault(Path(os.path.realpath(step.out)), step)
         if other is not step:
-            raise UserError(f"step {step.name!r}: it writes {step.out}, as the step {other.name!r} does")
-    for place, step in writers.items():
-        if outer := next((writers[folder] for folder in place.parents if folder in writers), None):
+            raise UserError(f"step {step.name!r}: it writes {step.out}, and so does the step {other.name!r}")
+    for path, step in writers.items():
+        if outer := next((writers[folder] for folder in path.parents if folder in writers), None):
             raise UserError(
-                f"step {step.name!r}: {step.out} lies inside {outer.out}, that of the step {outer.name!r}"
+                f"step {step.name!r}: {step.out} lies inside {outer.out}, the output of the step "
+                f"{outer.name!r}"
             )
 
 
 def check_step_output(step: Step, pipeline: Path) -> None:
-    """Check that what a step writes leaves the pipeline and the step's inputs alone (`refuse_overlap`)."""
+    """Raise UserError if a step's output would overwrite the pipeline or an input of the step."""
     folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
     if not folder.is_dir():
         raise UserError(f"{folder} is a file, so {step.out} cannot be written")
-    inputs = {key: value for key, value in step.options.items() if key not in _WRITTEN}
+    inputs = {key: value for key, value in step.options.items() if key not in _OUTPUTS}
     refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 
 
 def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
-    if key in _WRITTEN or (key == "model" and str(value).startswith("http")):  # an endpoint
+    """The files that the value of a step's option names; UserError if one is missing."""
+    if key in _OUTPUTS or (key == "model" and str(value).startswith("http")):  # an endpoint
         return []
     texts = [text for text in _texts(value) if not text.startswith("@") and text != ""]
     if not texts:
@@ -94,7 +98,7 @@ def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The values of an option, with local copies in place of URLs; of TASK=VALUE, the value."""
+    """The texts in an option's value, with local copies in place of URLs; of TASK=VALUE, only the value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -105,7 +109,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _tasks(step: Step) -> list[Task]:
-    """The step's tasks; of a model's own tasks, those that are known without it."""
+    """The tasks that a step names; commands on a trained model know only its tasks with task files here."""
     names = _texts(step.raw.get("tasks", step.raw.get("task", [])))
     trains = step.command in ("refine", "distill") or step.command.startswith(("augment", "store"))
     return [task for name in names if trains or name.endswith(".toml") for task in resolve(name)]
@@ -122,20 +126,22 @@ def _task_files(step: Step, names: Iterable[str]) -> Iterator[Path]:
 
 def _data_files(root: Path, tasks: Iterable[Task]) -> list[Path]:
     """The data files of some tasks in a directory, at most three levels deep; without tasks, all."""
-    names = {_plain(name) for task in tasks for name in (*known_as(task), task.trained_on or task.name)}
+    names = {_normalised(name) for task in tasks for name in (*known_as(task), task.trained_on or task.name)}
     files = [file for pattern in ("*/*", "*/*/*") for file in root.glob(pattern) if suffix_of(file)]
     return [
-        file for file in files if not names or names & set(map(_plain, file.relative_to(root).parent.parts))
+        file
+        for file in files
+        if not names or names & set(map(_normalised, file.relative_to(root).parent.parts))
     ]
 
 
-def _plain(name: str) -> str:
-    """A name as GLUE's releases may write it: STS-B is stsb."""
+def _normalised(name: str) -> str:
+    """A name in lower case without punctuation, since GLUE's releases write stsb as STS-B."""
     return "".join(filter(str.isalnum, name.lower()))
 
 
 def _unlabelled(text: str) -> list[Path]:
-    """The files that a pattern matches; none for the name of a split."""
+    """The files that a pattern matches; none for the name of a split. UserError if a file is missing."""
     files = matching_files([text], Path())
     if not files and (suffix_of(Path(text)) or "/" in text or "*" in text):
         raise _missing("unlabelled", text)
@@ -143,10 +149,14 @@ def _unlabelled(text: str) -> list[Path]:
 
 
 def _files_at(key: str, text: str, must_exist: bool) -> list[Path]:
-    """A file, or the files of a model, corpus or store; a name on the hub stays as it is."""
+    """The files of a directory with a model, corpus or store; else the path itself, or a name on the hub.
+
+    Raises:
+        UserError: there is no such file, although `must_exist` is set or the text looks like a path.
+    """
     path = Path(text)
     if path.is_dir():
-        return [file for pattern in _OF_MODELS for file in path.glob(pattern)]
+        return [file for pattern in _FILES_IN_DIRECTORIES for file in path.glob(pattern)]
     is_path = path.is_absolute() or text.startswith(".") or ("/" in text and Path(path.parts[0]).exists())
     if not path.exists() and (must_exist or is_path):
         raise _missing(key, text)
@@ -160,10 +170,13 @@ def _missing(key: str, text: str) -> UserError:
 
 
 class Digests:
-    """Digests of files, kept from one call of `mtkd run` to the next for files that were not touched.
+    """Digests of files; those of files that have not changed since an earlier call are reused.
 
     Args:
-        known: path -> [size, time of the last change, digest], of an earlier call.
+        recorded: path -> [size, time of the last change, digest], from an earlier call.
+
+    Attributes:
+        current: the same for the files of this call.
     """
 
     def __init__(self, recorded: dict[str, list[Any]]):
@@ -171,8 +184,8 @@ class Digests:
 
     def of(self, path: Path) -> str:
         """The digest of a file's bytes."""
-        key, about = as_url(str(path)), path.stat()
-        stamp = [about.st_size, about.st_mtime_ns]
+        key, status = as_url(str(path)), path.stat()
+        stamp = [status.st_size, status.st_mtime_ns]
         if key not in self.current:
             record = self._recorded.get(key, [])
             self.current[key] = record if record[:2] == stamp else [*stamp, digest_file(path)]

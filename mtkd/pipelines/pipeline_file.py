@@ -1,4 +1,4 @@
-"""From the TOML file of a pipeline to its steps: common settings, references, and their order."""
+"""Read a pipeline's TOML file into steps: common settings, references, and the order of the steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tasks.common.records import Seed, Size, Text, check_value, parse_toml, read
 from tasks.common.toml_kinds import refuse_other_kind
 from tasks.task_names import resolve, task_words
 
-# What a file may set once, for all steps whose commands have an option of this name.
+# What a file may set once for all steps whose commands have an option of this name.
 COMMON = ("data", "tasks", "seed", "device", "precision", "limit", "eval-limit")
-# Commands in which such an option means something else: the common setting for it, or none.
-_MEANS: dict[str, dict[str, str | None]] = {
+# Commands with an option of such a name that means something else: option -> common setting (None = none).
+_OTHER_MEANING: dict[str, dict[str, str | None]] = {
     "evaluate": {"tasks": None, "limit": "eval-limit"},
     "export": {"tasks": None, "limit": "eval-limit"},
     "predict": {"data": None},
@@ -34,7 +34,7 @@ _PRECISION = {
     "distill": ("train.precision", "teacher.precision"),
     "finetune": ("train.precision",),
 }
-_TYPES: dict[str, Any] = {  # of what a file may set
+_TYPES: dict[str, Any] = {  # top-level key of a file -> type
     **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
     **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
 }
@@ -43,7 +43,7 @@ _SET_OF_STEP = re.compile(r"steps\.[^.]+\.set(\.|$)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
-def shipped() -> list[str]:
+def built_in_pipelines() -> list[str]:
     """The names of the pipelines that come with mtkd."""
     files = resources.files("mtkd.pipelines").iterdir()
     return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
@@ -53,7 +53,7 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
     """The values of a pipeline's TOML file, and the directory at which its relative paths start.
 
     Args:
-        file: a path, or the name of a pipeline that comes with mtkd, whose paths start here.
+        file: a path, or the name of a built-in pipeline, whose paths start at the current directory.
 
     Raises:
         UserError: no such file, or it is not TOML.
@@ -63,7 +63,7 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
         values = read_toml(path)
         refuse_other_kind(path, values, "pipeline")
         return values, path.parent
-    if str(file) in shipped():
+    if str(file) in built_in_pipelines():
         raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
         return parse_toml(raw, str(file)), Path()
     inside = path / "pipeline.toml"
@@ -71,7 +71,8 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
     problem = f"{file} {found}, not a pipeline" if (found := not_regular(path)) else ""
     raise UserError(
         (problem or f"there is no pipeline {str(file)!r}") + (near or did_you_mean_path(path)),
-        expected=f"a pipeline file (.toml), or the name of a built-in pipeline: {', '.join(shipped())}",
+        expected="a pipeline file (.toml), or the name of a built-in pipeline: "
+        f"{', '.join(built_in_pipelines())}",
         hint="`mtkd.init_pipeline('DATA', ...)` writes one for your data (see docs/pipelines.md)",
     )
 
@@ -81,7 +82,7 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 
     Args:
         values: the contents of the file; relative paths start at the current directory.
-        settings: dotted key -> value; overrides the file, as `override` does.
+        settings: dotted key -> value; these override the file (see `override`).
         name: the file without its suffix, after which the output directory is named by default.
 
     Raises:
@@ -114,10 +115,15 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
 
 
 def override(values: dict[str, Any], settings: Mapping[str, Any], prefix: str = "") -> None:
-    """Set the values of dotted keys in those of a file.
+    """Override values of a pipeline file, in place.
 
-    Like the settings of a recipe, a table of steps, of one step or of its `set` changes only the values that
-    it names. A table that is the value of an option, such as `unlabelled`, replaces the one in the file.
+    As with the settings of a recipe, a table of steps, of one step or of its `set` changes only the values
+    that it names. A table that is the value of an option, such as `unlabelled`, replaces the one in the file.
+
+    Args:
+        values: the contents of the file.
+        settings: dotted key -> value.
+        prefix: put before each key.
     """
     for name, value in settings.items():
         key = f"{prefix}{name}"
@@ -133,7 +139,7 @@ def override(values: dict[str, Any], settings: Mapping[str, Any], prefix: str = 
 
 
 def output_directory(values: Mapping[str, Any], name: str) -> str:
-    """The directory in which a pipeline keeps its record, and its steps write by default."""
+    """The directory that holds a pipeline's record and, by default, the outputs of its steps."""
     return os.path.expanduser(values.get("out", f"runs/{name}"))
 
 
@@ -149,7 +155,7 @@ def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:
 
 @contextlib.contextmanager
 def naming_step(name: str) -> Iterator[None]:
-    """Adds the name of a step to a UserError that is raised inside the block."""
+    """Add the name of a step to a UserError that is raised inside the block."""
     try:
         yield
     except UserError as error:
@@ -159,6 +165,7 @@ def naming_step(name: str) -> Iterator[None]:
 
 
 def _require_command(name: str, table: Any, others: Sequence[str]) -> None:
+    """Raise UserError if a step has no command, since its name may be a misspelt one of `others`."""
     if not isinstance(table, dict) or not isinstance(table.get("command"), str):
         raise UserError(
             f"it has no command{did_you_mean(name, others)}",
@@ -168,32 +175,17 @@ def _require_command(name: str, table: Any, others: Sequence[str]) -> None:
 
 
 def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Iterator[Step]:
-    """The step of a table; of a command for one task, a step for each of the common tasks."""
+    """The step that a table describes; if its command is for one task, one step per common task."""
     if not _NAME.fullmatch(name):
         raise UserError(f"{brief(name)} is not a valid name", expected="up to 100 letters, digits, _ and -")
-    for key, value in table.items():
-        values = list(value.values()) if isinstance(value, dict) else [value]
-        items = [item for listed in values for item in (listed if isinstance(listed, list) else [listed])]
-        if key in ("out", "title", "json") and not isinstance(value, str | None):
-            raise UserError(f"{key} = {brief(value)} is not valid", expected="text")
-        if key != "set" and not all(isinstance(item, str | int | float | None) for item in items):
-            raise UserError(
-                f"{key} = {brief(value)} is not valid",
-                expected="text, a number, true, false, or a list or table of these",
-            )
-        if key != "set" and (odd := [n for n in items if isinstance(n, float) and not math.isfinite(n)]):
-            raise UserError(
-                f"{key} = {brief(value)} is not valid",
-                expected="text, such as a path, or a finite number",
-                hint=f'write a path or a name in quotes: "{odd[0]}"',
-            )
+    _check_values(table)
     present = {key: value for key, value in table.items() if value is not None}
     own_options = {key: value for key, value in present.items() if key not in ("command", "title")}
     command = find_command(table["command"])
     allowed = parameters(command)
     for key in own_options:
         if key not in allowed:
-            hint = "`mtkd run` itself chooses overwrite, resume and quiet"
+            hint = "`mtkd run` itself sets overwrite, resume and quiet"
             raise unknown(f"option of `mtkd {table['command']}`:", key, allowed, hint=hint)
     options = _common_options(table["command"], allowed, common, own_options) | own_options
     if "set" in allowed:
@@ -213,22 +205,47 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
     yield Step.of(name, title, table["command"], options, out)
 
 
+def _check_values(table: Mapping[str, Any]) -> None:
+    """Raise UserError if a value in the table of a step cannot be that of an option."""
+    for key, value in table.items():
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        items = [item for listed in values for item in (listed if isinstance(listed, list) else [listed])]
+        if key in ("out", "title", "json") and not isinstance(value, str | None):
+            raise UserError(f"{key} = {brief(value)} is not valid", expected="text")
+        if key != "set" and not all(isinstance(item, str | int | float | None) for item in items):
+            raise UserError(
+                f"{key} = {brief(value)} is not valid",
+                expected="text, a number, true, false, or a list or table of these",
+            )
+        if key != "set" and (odd := [n for n in items if isinstance(n, float) and not math.isfinite(n)]):
+            raise UserError(
+                f"{key} = {brief(value)} is not valid",
+                expected="text, such as a path, or a finite number",
+                hint=f'write a path or a name in quotes: "{odd[0]}"',
+            )
+
+
 def _common_options(
     command: str, allowed: Collection[str], common: Mapping[str, Any], own_options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of a step that the file sets for all steps."""
+    """The options of a step whose values the file sets for all steps.
+
+    Args:
+        allowed: the names of the command's options.
+        own_options: the options that the step itself sets.
+    """
     names: dict[str, str | None] = {key: key for key in COMMON if key in allowed}
-    names |= _MEANS.get(command, {})
+    names |= _OTHER_MEANING.get(command, {})
     if "text" in own_options:  # plain text has no tasks
         names = {key: names[key] for key in names if key not in ("data", "tasks", "limit")}
     options = {key: common[other] for key, other in names.items() if other and other in common}
-    if command == "export" and "data" not in options | dict(own_options):  # only then it scores rows
+    if command == "export" and "data" not in options | dict(own_options):  # it scores no rows
         options.pop("limit", None)
     return options
 
 
 def _settings(command: str, common: Mapping[str, Any], own_settings: Any) -> dict[str, Any]:
-    """The settings of a step: dotted key -> value, from tables in any form."""
+    """The settings of a step as dotted key -> value; its `set` may have dotted keys and nested tables."""
     if not isinstance(own_settings, dict):
         raise UserError(f"set = {own_settings!r}", expected="a table, such as set.train.lr = 1e-4")
     shared = {key: common["precision"] for key in _PRECISION.get(command, ()) if "precision" in common}
@@ -236,6 +253,7 @@ def _settings(command: str, common: Mapping[str, Any], own_settings: Any) -> dic
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in a nested table as (dotted key, value); UserError for one that no setting can have."""
     for key, value in table.items():
         if isinstance(value, dict) and value:
             yield from _dotted(value, f"{prefix}{key}.")
@@ -249,14 +267,14 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value of TOML can be that of a setting, which is written as `--set` takes it."""
+    """True if a TOML value can be that of a setting, so that it can be written after `--set`."""
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return isinstance(value, str | int | float | None)
 
 
 def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
-    """The step with the outputs of other steps in place of references, and the names of these steps."""
+    """The step with paths in place of references to other steps, and the names of these in `needs`."""
     needs: dict[str, None] = {}
 
     def path(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""References of a pipeline's options to the outputs of other steps: `@NAME` and `@NAME/FILE`."""
+"""References to the outputs of other steps in the options of a pipeline: `@NAME` and `@NAME/FILE`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CORPORA = (
     *("augment questions generate", "augment questions filter", "pull"),
 )
 _CHECKPOINT = "export --format transformers"
-_WRITE_FILES = ("predict", "report html", "report plot")  # like all commands that only print a result
-_IN_RUNS = ("model", "stages", "predictions", "run.json", "log.jsonl", "tensorboard", "checkpoints")
-# Option -> the commands whose outputs it can read; an option of one command takes precedence.
+_WRITE_FILES = ("predict", "report html", "report plot")  # their `out` is a file, not a directory
+_FILES_IN_RUNS = ("model", "stages", "predictions", "run.json", "log.jsonl", "tensorboard", "checkpoints")
+# Option -> the commands whose outputs it can read; "COMMAND OPTION" takes precedence over "OPTION".
 _READS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("teacher", "encoder", "init"), (*_MODELS, _CHECKPOINT)),
     **dict.fromkeys(("model", "against"), (*_MODELS, "export", _CHECKPOINT)),
@@ -37,7 +37,7 @@ _READS: dict[str, tuple[str, ...]] = {
 
 
 def substitute(value: Any, output: Callable[[str], str]) -> Any:
-    """A value of an option with the path of each reference in its place."""
+    """The value of an option with each reference replaced; `output`: reference without @ -> path."""
     if isinstance(value, str):
         return _REFERENCE.sub(lambda reference: output(reference[1]), value)
     if isinstance(value, dict):
@@ -46,7 +46,9 @@ def substitute(value: Any, output: Callable[[str], str]) -> Any:
 
 
 def find_steps(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
-    """The steps that `NAME`, or `NAME/FILE` in its output, refers to, and the path.
+    """The names of the steps to which `NAME` or `NAME/FILE` refers, and the path that it stands for.
+
+    These are several if `NAME` is a step of the file that is one command per task.
 
     Raises:
         UserError: there is no such step, or the path leads out of its output.
@@ -59,7 +61,7 @@ def find_steps(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], st
         if head in steps:
             return [head], str(Path(steps[head].out, *rest))
         if several := [name for name in steps if name.startswith(f"{head}/")]:
-            if rest:  # neither one of these steps nor a file in its output
+            if rest:  # it names neither one of these steps nor a file in the output of one
                 raise unknown("step", reference, several)
             return several, str(Path(steps[several[0]].out).parent)
     raise unknown("step", parts[0], steps, hint="@NAME stands for the output of the step NAME")
@@ -70,7 +72,7 @@ def check_references(step: Step, steps: Mapping[str, Step]) -> None:
 
     Raises:
         UserError: an option names an output that it cannot read, such as a corpus in place of a model, or a
-            file that the output does not have. In most outputs, such as that of `compare`, any may be named.
+            file that a run cannot have. Files in other outputs are not checked.
     """
     written = {name: _written_by(other) for name, other in steps.items()}
     for key, value in step.raw.items():
@@ -89,22 +91,22 @@ def check_references(step: Step, steps: Mapping[str, Step]) -> None:
 
 
 def _check_inside(key: str, step: Step, inside: Sequence[str]) -> None:
-    """Check that the output of a step may have the file that `@NAME/FILE` names."""
+    """Raise UserError if the output of a step cannot have the file that `@NAME/FILE` names."""
     shown = f"{key} = '@{'/'.join((step.name, *inside))}'"
     if "out" not in step.options or step.command in _WRITE_FILES:
         raise UserError(f"{shown}: the step {step.name!r} writes one file", expected=f"'@{step.name}'")
-    if step.command in TRAINS and inside[0] not in _IN_RUNS:
-        raise unknown(f"file in a run ({shown}):", inside[0], _IN_RUNS)
+    if step.command in TRAINS and inside[0] not in _FILES_IN_RUNS:
+        raise unknown(f"file in a run ({shown}):", inside[0], _FILES_IN_RUNS)
 
 
 def _written_by(step: Step) -> str:
-    """The command of a step, with the format of an export for transformers."""
+    """The command of a step; an export for transformers has a name of its own."""
     is_checkpoint = step.command == "export" and step.options.get("format") == "transformers"
     return _CHECKPOINT if is_checkpoint else step.command
 
 
 def _referenced(value: Any, steps: Mapping[str, Step]) -> list[tuple[str, tuple[str, ...]]]:
-    """The steps that a value refers to, each with the parts of the path in its output."""
+    """The steps that a value refers to, each with the parts of the path inside its output."""
     found: list[tuple[str, tuple[str, ...]]] = []
 
     def collect(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""`mtkd.run_pipeline`: runs the steps of a pipeline that are not finished, and says why."""
+"""`mtkd.run_pipeline`: run the steps of a pipeline that are not finished, and say why."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tasks.common.urls import as_url
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of a step.
+    """The outcome of a step.
 
     Attributes:
         name: its name in the file; "STEP/TASK" if the step of the file is one command per task.
         command: the command line.
         out: the file or directory that it writes.
         reason: why it ran, or would run; None if it was finished before.
-        seconds: how long its command took; if it did not run now, the last time; None = it never finished.
-        bytes: the size of its output, None if there is none.
+        seconds: the time of its last finished run; None if it never finished.
+        bytes: the size of its output; None if there is none.
         estimated: True if `seconds` and `bytes` are estimates, for a step that never finished.
         note: what a placeholder in `command` stands for; None if the command has none.
     """
@@ -75,24 +75,24 @@ def run_pipeline(
     dry_run: bool = False,
     estimate: bool = False,
 ) -> list[StepResult]:
-    """Run all steps of a pipeline that are not finished: each is an mtkd command (docs/pipelines.md).
+    """Run all steps of a pipeline that are not finished; each is an mtkd command (docs/pipelines.md).
 
     A step runs again if its options or the files that it reads have changed, or if a step whose output it
-    reads has run again. After an interruption the same call resumes.
+    reads has run again. After an interruption, the same call resumes.
 
     Args:
-        file: a TOML file, at whose directory relative paths start; or "demo".
+        file: a TOML file, in which relative paths start at its directory; or "demo".
         settings: dotted key of the file -> value, such as {"seed": 1, "steps.teacher.epochs": 2}.
         overwrite: run all steps again.
         dry_run: run nothing.
-        estimate: run nothing, except a few batches of each training and evaluation that never finished, in a
-            temporary directory, to estimate their time.
+        estimate: run only a few batches of each training and evaluation that never finished, in a temporary
+            directory, to estimate its time.
 
     Returns:
         One result per step, in the order in which they run.
 
     Raises:
-        UserError: anything wrong with the file, before the first step; or the error of a step.
+        UserError: the file or a step is invalid, raised before the first step runs; or a step raises it.
     """
     if launched().count > 1:
         raise UserError(
@@ -101,7 +101,7 @@ def run_pipeline(
     values, folder = read_pipeline(file)
     with contextlib.chdir(folder):
         steps, out = load_steps(values, settings or {}, Path(file).stem)
-        runner = _Runner(steps, out, overwrite, Path(file).name)
+        runner = _PipelineRunner(steps, out, overwrite, Path(file).name)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
         if dry_run or estimate:
@@ -112,14 +112,20 @@ def run_pipeline(
 
 
 def record_file(file: str | Path, settings: Mapping[str, Any]) -> Path:
-    """Where a pipeline with these settings records the steps that have run."""
+    """The file in which a pipeline with these settings records the steps that have run."""
     values, folder = read_pipeline(file)
     override(values, settings)
     return folder / output_directory(values, Path(file).stem) / RECORD_FILE
 
 
-class _Runner:
-    """The steps of a pipeline, and the record of those that have run."""
+class _PipelineRunner:
+    """Runs the steps of a pipeline, and records those that have run.
+
+    Attributes:
+        records: step -> `StepRecord`.
+        inputs: step -> the files that it reads -> their digests.
+        pipeline: the pipeline file, relative to the output directory.
+    """
 
     def __init__(self, steps: list[Step], out: Path, overwrite: bool, pipeline: str):
         self.steps = {step.name: step for step in steps}
@@ -142,7 +148,7 @@ class _Runner:
         self._refuse_steps_of_others(pipeline)
 
     def _refuse_steps_of_others(self, pipeline: str) -> None:
-        """Raise UserError if a step would replace the output of a step of another pipeline."""
+        """Raise UserError if a step would replace the output of another pipeline's step."""
         for step in () if self.overwrite else self.steps.values():
             owner = self.records.get(step.name, {}).get("pipeline", self.pipeline)
             path = self.file.parent / owner
@@ -153,7 +159,7 @@ class _Runner:
                 )
 
     def plan(self, estimate: bool) -> list[StepResult]:
-        """What would run."""
+        """What would run; `estimate`: also estimate the times of steps that never finished."""
         rerun: list[str] = []
         results = []
         for step in self.steps.values():
@@ -171,7 +177,7 @@ class _Runner:
         ]
 
     def run(self) -> list[StepResult]:
-        """Run what is not finished."""
+        """Run the steps that are not finished."""
         results = []
         for number, step in enumerate(self.steps.values(), start=1):
             reason = self._reason(step)
@@ -184,6 +190,7 @@ class _Runner:
         return results
 
     def _run(self, step: Step) -> None:
+        """Run a step, and record before that it was started, and after that it is finished."""
         record, state = self.records.get(step.name), self._state(step)
         options = {param.name for param in find_command(step.command).params}
         argv, replaces = list(state["words"]), None
@@ -191,19 +198,19 @@ class _Runner:
             argv += ["--overwrite"] if "overwrite" in options else []
             replaces = _changed_at(Path(step.out))
         seconds = (record or {}).get("seconds")
-        self._note(step, state | {"finished": None, "seconds": seconds, "replaces": replaces})
+        self._save_record(step, state | {"finished": None, "seconds": seconds, "replaces": replaces})
         say(f"$ mtkd {shlex.join(argv)}")
         started = time.monotonic()
         execute(step.command, [*argv, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
         seconds = time.monotonic() - started
-        self._note(step, state | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
+        self._save_record(step, state | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
-    def _note(self, step: Step, record: dict[str, Any]) -> None:
+    def _save_record(self, step: Step, record: dict[str, Any]) -> None:
         self.records[step.name] = record | {"pipeline": self.pipeline}
         write_json(self.file, {"steps": self.records, "files": self.digests.current})
 
     def _state(self, step: Step) -> dict[str, Any]:
-        """What decides whether a finished step has to run again."""
+        """The part of a `StepRecord` that decides whether a finished step has to run again."""
         after = {need: self.records.get(need, {}).get("finished") for need in step.needs}
         return {
             "words": self._words(step),
@@ -217,7 +224,7 @@ class _Runner:
         steps_of = step.steps_of
         if steps_of and steps_of not in rerun and self.records.get(steps_of, {}).get("finished"):
             run = Path(self.steps[steps_of].out)
-            return step.words_like(run) if (run / RUN_FILE).is_file() else step.words()
+            return step.words_with_steps_of(run) if (run / RUN_FILE).is_file() else step.words()
         return step.words()
 
     def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
@@ -248,7 +255,7 @@ class _Runner:
 
 
 def _with_placeholder(words: Sequence[str], steps_of: str | None) -> tuple[list[str], str | None]:
-    """A command with N as a number of steps that is not known yet, and what N stands for."""
+    """A command with N in place of a number of steps that is not known yet, and a note that explains N."""
     if steps_of is None or f"@{steps_of}" not in words:
         return list(words), None
     note = (
@@ -259,20 +266,23 @@ def _with_placeholder(words: Sequence[str], steps_of: str | None) -> tuple[list[
 
 
 def _resumes(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """True if the output is that of an interrupted call of the same command, not yet of one before it."""
+    """True if a step's output was written by an interrupted call of the same command, which can be resumed.
+
+    It was not if the output that the interrupted call had to replace is still there.
+    """
     same_command = not record["finished"] and all(record[key] == value for key, value in state.items())
     replaces = record.get("replaces")
     return same_command and (replaces is None or replaces != _changed_at(Path(state["out"])))
 
 
 def _changed_at(path: Path) -> int | None:
-    """When a file, or the newest file in a directory, was written; None if there is none."""
+    """When a file, or the newest file in a directory, was written, in ns; None if there is none."""
     files = [file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
     return max((file.stat().st_mtime_ns for file in files), default=None)
 
 
 def _difference(words_before: list[str], words_now: list[str]) -> str:
-    """The options of a command that have changed; "" if none has."""
+    """The options of a command that have changed, as text; "" if none has."""
     old, new = _options(words_before), _options(words_now)
     if any(option.startswith("--steps @") for option in new):
         unknown = ("--steps ", "--set train.steps_per_epoch=")  # until the other step has run
@@ -284,7 +294,7 @@ def _difference(words_before: list[str], words_now: list[str]) -> str:
 
 
 def _options(argv: Iterable[str]) -> list[str]:
-    """Each option with its value as one text, after the command with its arguments."""
+    """The command with its arguments, and then each option with its value, as one text each."""
     options: list[str] = []
     for argument in argv:
         if argument.startswith("--") or not options:

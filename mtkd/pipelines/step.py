@@ -15,7 +15,7 @@ from mtkd.cli.json_target import check_json_target
 from mtkd.cli.main import cli
 from mtkd.device import find_device
 from mtkd.grids import load_grid
-from mtkd.jobs.grid.grid_jobs import evaluation_words, total_of_stages
+from mtkd.jobs.grid.grid_jobs import evaluation_options, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from mtkd.teachers.label_lists import label_list
@@ -25,10 +25,11 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task_names import resolve
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
-_NO_STEPS = ("demo", "init", "run")
+_NOT_STEPS = ("demo", "init", "run")
 _INTERRUPTED = (130, 143)
-_WITH_NUMBERS = ("set", "teacher-labels", "copies", "seeds", "budget")  # of text, but may hold numbers
-_CHOSEN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
+# Options whose values are text on the command line, but may be numbers in the file.
+_WITH_NUMBERS = ("set", "teacher-labels", "copies", "seeds", "budget")
+_SET_BY_RUN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Step:
         command: such as "refine" or "augment mask".
         options: name on the command line, without dashes -> value.
         out: the file or directory that it writes.
-        raw: the options with references to other steps (`@NAME`) in place of their outputs.
+        raw: the options as in the file, with references to other steps (`@NAME`) instead of paths.
         needs: the steps whose outputs it reads.
-        steps_of: the step that it trains as many steps as, with as many evaluations.
+        steps_of: the step whose number of training steps and evaluations it takes; None if it has its own.
     """
 
     name: str
@@ -56,7 +57,11 @@ class Step:
 
     @classmethod
     def of(cls, name: str, title: str, command: str, options: Mapping[str, Any], folder: str) -> Step:
-        """A step with its output, in `folder` if the options do not name one."""
+        """Make a step; if the options name no output, it is in `folder`.
+
+        Raises:
+            UserError: there is no such command, it has no output, or the output is not a local path.
+        """
         allowed = parameters(find_command(command))
         key, suffix = ("out", "") if "out" in allowed and command != "store plan" else ("json", ".json")
         suffix = {"report html": ".html", "report plot": ".png"}.get(command, suffix)
@@ -70,11 +75,11 @@ class Step:
         steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)
 
-    def words_like(self, run: Path) -> list[str]:
-        """The command line after `mtkd`, with the steps and evaluations of the finished run of `steps_of`."""
+    def words_with_steps_of(self, run: Path) -> list[str]:
+        """The command line after `mtkd`, with as many steps and evaluations as a finished run."""
         steps = total_of_stages(run, "steps")
         words = self.words(steps)
-        return [*words, *evaluation_words([run], steps, words)]
+        return [*words, *evaluation_options([run], steps, words)]
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.
@@ -95,10 +100,10 @@ class Step:
 
 
 def find_command(name: str) -> click.Command:
-    """The mtkd command that a step names.
+    """The mtkd command with a name such as "refine" or "augment mask".
 
     Raises:
-        UserError: there is no such command, or it is a group of commands, or no step can run it.
+        UserError: there is no such command, it is a group of commands, or a step cannot run it.
     """
     command: click.Command = cli
     path: list[str] = []
@@ -116,9 +121,9 @@ def find_command(name: str) -> click.Command:
 
 
 def _commands(group: click.Command, path: list[str]) -> dict[str, str]:
-    """The commands of a group that a step can run: name -> full name; none if it is no group."""
+    """The commands of a group that a step can run: name -> full name; empty if it is not a group."""
     listed = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
-    return {name: " ".join([*path, name]) for name in listed if path or name not in _NO_STEPS}
+    return {name: " ".join([*path, name]) for name in listed if path or name not in _NOT_STEPS}
 
 
 def parameters(command: click.Command) -> dict[str, click.Parameter]:
@@ -129,14 +134,14 @@ def parameters(command: click.Command) -> dict[str, click.Parameter]:
         else max(param.opts, key=len).lstrip("-"): param
         for param in command.params
     }
-    return {name: param for name, param in params.items() if name not in _CHOSEN}
+    return {name: param for name, param in params.items() if name not in _SET_BY_RUN}
 
 
 def check_step(step: Step) -> dict[str, Any]:
-    """Validate the options of a step by its command, and its settings by its recipe.
+    """Validate the options of a step with its command, and its settings with its recipe.
 
     Returns:
-        The parameters of the command.
+        The parameters of the command, as click parses them.
 
     Raises:
         UserError: an option is missing or its value is invalid, or a setting is.
@@ -168,22 +173,21 @@ def check_step(step: Step) -> dict[str, Any]:
 
 
 def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str]:
-    """The words of a command line that set an option or argument."""
+    """The words of a command line that set an option or argument.
+
+    Raises:
+        UserError: the option does not take such a value.
+    """
     values = _items(value)
     if isinstance(param, click.Option) and param.is_flag:
         if not isinstance(value, bool):
             raise UserError(f"{name} = {value!r}", expected="true or false")
         yield from [f"--{name}"] if value else param.secondary_opts[:1]
         return
-    plain = [
-        item for part in (value.values() if isinstance(value, dict) else values) for item in _items(part)
-    ]
     is_text = param.type is click.STRING or isinstance(param.type, click.Path)
-    if (
-        is_text
-        and name not in _WITH_NUMBERS
-        and (numbers := [n for n in plain if isinstance(n, int | float)])
-    ):
+    parts = value.values() if isinstance(value, dict) else values
+    numbers = [item for part in parts for item in _items(part) if isinstance(item, int | float)]
+    if is_text and numbers and name not in _WITH_NUMBERS:
         raise UserError(
             f"{name} = {brief(value)} holds a number", expected="text", hint=f'in quotes: "{numbers[0]}"'
         )
@@ -209,7 +213,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
-    """A table as KEY=VALUE, or several of them for a list; settings and labels as their options take them."""
+    """The entries of a table as KEY=VALUE; a list becomes several of them, or one for settings and labels."""
     if name == "set":
         return [f"{key}={written(value)}" for key, value in table.items()]
     if name == "teacher-labels":
@@ -218,7 +222,15 @@ def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def execute(command: str, words: list[str]) -> None:
-    """Run a command in this process; `words`: all of its command line after `mtkd`."""
+    """Run a command in this process.
+
+    Args:
+        command: its name, for error messages.
+        words: its command line after `mtkd`.
+
+    Raises:
+        UserError: the command fails.
+    """
     argv_before = sys.argv
     sys.argv = ["mtkd", *words]  # outputs record their command
     try:
@@ -233,7 +245,7 @@ def execute(command: str, words: list[str]) -> None:
 
 
 def size_of(path: Path) -> int | None:
-    """The size of a file or of all files in a directory; None if there is none."""
+    """The size in bytes of a file or of all files in a directory; None if the path does not exist."""
     if not path.exists():
         return None
     return sum(

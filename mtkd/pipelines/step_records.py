@@ -16,11 +16,14 @@ class StepRecord(TypedDict):
     """What is recorded of a step.
 
     Attributes:
-        words, out, inputs, after: see `_Runner._state`.
+        words: the command line after `mtkd`.
+        out: the file or directory that it writes.
+        inputs: the files that it reads -> their digests.
+        after: the steps whose outputs it reads -> when these were finished.
         finished: when it was finished; None if it was interrupted.
         seconds: how long it took.
         replaces: when the output that it replaces was written.
-        pipeline: the file that the step is in, relative to the output directory.
+        pipeline: the pipeline file that has the step, relative to the output directory.
     """
 
     words: list[str]

@@ -1,4 +1,4 @@
-"""Distil: train a student on tasks with a teacher, or, for comparison, on labels alone."""
+"""Distil: train a student on tasks from a teacher, or, for comparison, from labels alone."""
 
 from __future__ import annotations
 
@@ -58,13 +58,12 @@ def distill(
     Args:
         teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
             checkpoint, a model object, or several by task (see
-            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term
-            needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
-            rows have soft labels.
+            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term needs logits, it can also be
+            a pretrained encoder; None only if no term needs a teacher, or if the rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
-        unlabelled: the rows without labels that the student also learns from; by default those that the tasks
+        unlabelled: the unlabelled rows that the student also learns from; by default those that the tasks
             name.
         student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
             are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
@@ -89,8 +88,8 @@ def distill(
     labels_only = settings.supervision == "labels"
     if terms is not None:
         labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
-    without_teacher = labels_only or any(task.soft_labels for task in tasks)
-    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, without_teacher)
+    teacher_is_optional = labels_only or any(task.soft_labels for task in tasks)
+    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, teacher_is_optional)
     if teacher_labels:
         sources["teacher_labels"] = parse_labels(teacher_labels)
     if student is not None:
@@ -130,20 +129,20 @@ def _check_training(validated: ValidatedRun, with_unlabelled: bool) -> None:
 
 
 def _per_task_warnings(settings: DistillSettings, tasks: Sequence[Task]) -> list[str]:
-    """A warning if the recipe has settings for single tasks that a run on several tasks does not use."""
+    """A warning if the recipe has settings for one task alone, which a run on several tasks does not use."""
     names = [task.name for task in tasks if task.name in settings.per_task]
     if len(tasks) < 2 or not names:
         return []
     keys = dict.fromkeys(key for name in names for key in settings.per_task[name])
-    used = ", ".join(f"{key} = {_value(settings, key)}" for key in keys)
+    used = ", ".join(f"{key} = {_setting_value(settings, key)}" for key in keys)
     return [
         f"the settings that {settings.name} has for {', '.join(names)} apply only in a run on that task "
         f"alone. This run uses {used}."
     ]
 
 
-def _value(settings: DistillSettings, key: str) -> Any:
-    """The value of a dotted setting; a stage without its own value has that of `train`."""
+def _setting_value(settings: DistillSettings, key: str) -> Any:
+    """The value of a dotted setting; a stage without a value of its own has that of `train`."""
     section, _, name = key.rpartition(".")
     if section.startswith("stages."):
         stage = settings.stages.get(section.split(".")[1])
@@ -159,10 +158,17 @@ def _source_names(
     teacher: TeacherSpec,
     corpus: Path | None,
     store: Path | None,
-    without_teacher: bool,
+    teacher_is_optional: bool,
 ) -> dict[str, Any]:
-    """The sources of knowledge as named in the run's record; raises UserError for invalid combinations."""
-    if not (teacher or store or without_teacher):
+    """The names of teacher, corpus and store for the run's record.
+
+    Args:
+        teacher_is_optional: True if the student can learn without a teacher.
+
+    Raises:
+        UserError: a needed teacher is missing, or a corpus is given to a run that learns from labels alone.
+    """
+    if not (teacher or store or teacher_is_optional):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
             hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher='DIR'`, a knowledge "

@@ -1,4 +1,4 @@
-"""Distil on the rows of tasks: the training job, with its batches, its teachers and their cached logits."""
+"""The job that distils on the rows of tasks, with its batches, its teachers and their cached logits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
-_FEW_ROWS_LR = 5e-5  # lr = "auto" with few labels, if all heads start from a linear probe
+_FEW_ROWS_LR = 5e-5  # lr = "auto" with few rows, if all heads start from a linear probe
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
@@ -58,7 +58,7 @@ class TaskDistillation(StagedJob):
 
     Attributes:
         corpus: an augmented corpus whose rows are added to the training rows; None if there is none.
-        unlabelled: the rows without labels that are added; None if no loss can use them.
+        unlabelled: which unlabelled rows are added to the training rows; None if no loss can use them.
         student: a student that the caller passed as an object; None if the settings describe the student.
         task_teachers: gives the outputs of the teachers, set by `prepare`; not used if they are read from a
             knowledge store.
@@ -77,9 +77,7 @@ class TaskDistillation(StagedJob):
             data.require_labels("a student with supervision=labels")
         self.rows = EncodedRows(data)
         if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
-            self.warnings.append(
-                "rows without labels are not used, since every loss of this run needs labels"
-            )
+            self.warnings.append("unlabelled rows are not used, since every loss of this run needs labels")
         teacher, manifest = self.validated.teacher, self.validated.manifest
         digests = {
             "data": self.rows.data.digests,
@@ -87,8 +85,9 @@ class TaskDistillation(StagedJob):
             "corpus": read_corpus(self.corpus).key if self.corpus else None,
         }
         file = self.settings.student.embedding_file
-        vectors = {"embedding_file": digest_file(file)} if file and self.student is None else {}
-        return digests | vectors | ({"store": manifest.key} if manifest else {})
+        if file and self.student is None:
+            digests["embedding_file"] = digest_file(file)
+        return digests | ({"store": manifest.key} if manifest else {})
 
     def prepare(self) -> MultiTaskModel:
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
@@ -154,7 +153,7 @@ class TaskDistillation(StagedJob):
     def _suitable_lr(self) -> float:
         """The learning rate that "auto" means here.
 
-        It is low for few labels if all heads start from a linear probe, because little is left to learn.
+        It is low for few rows if all heads start from a linear probe, because little is left to learn.
         """
         tasks, student = self.rows.data.tasks, self.prepared.student
         fitted = len(self._probed_tasks(student)) == len(tasks) and not student.info.head_hidden_size
@@ -162,7 +161,7 @@ class TaskDistillation(StagedJob):
         return _FEW_ROWS_LR if fitted and few else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
-        """How much the parts of a teacher matter on the training rows; pruning keeps the most important."""
+        """The importance of a teacher's parts on the training rows, of which pruning keeps the highest."""
         model.to(self.accelerator.device)
         data, rows = self.rows.data, self.rows.train(model.reader)
         return measure_importance(model, data.tasks, rows, self.settings.train.seed)
@@ -181,7 +180,7 @@ class TaskDistillation(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which a teacher does not beat the best constant prediction."""
+        """Warnings about the teachers, such as that one does not beat the best constant prediction."""
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
@@ -211,7 +210,7 @@ class TaskDistillation(StagedJob):
             teacher = self.task_teachers.cached_logits(stage.train) if uses_cached_logits else source
             assert teacher is not None
             if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
-                self._drop_unsure(stage, batches, min_confidence, teacher)
+                self._drop_unconfident_rows(stage, batches, min_confidence, teacher)
             for loaded in teachers if runs_teacher else ():
                 loaded.model.to(self.accelerator.device)
             return teacher
@@ -240,26 +239,26 @@ class TaskDistillation(StagedJob):
         )
 
     def _check_workers(self) -> None:
-        """Refuse workers that would have nothing to do or could not load a teacher; raises UserError."""
+        """Raise UserError if other processes would have no logits to compute, or could not load a teacher."""
         teachers, stages = self.prepared.teachers, self.stages
-        computed = any(
+        computes_logits = any(
             self.task_teachers.uses_cached_logits(objective.teacher_need)
             or stage.train.min_confidence is not None
             for stage, objective, _ in stages
         )
-        if not (teachers and computed):
+        if not (teachers and computes_logits):
             raise UserError(
-                "`workers` and `engine` are for logits of the teacher that are computed before training, and "
+                "`workers` and `engine` apply to the teacher's logits that are computed before training, but "
                 "this run computes none",
                 hint="leave them out",
             )
         for teacher in teachers:
             teacher.ref.for_workers()
 
-    def _drop_unsure(
+    def _drop_unconfident_rows(
         self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
     ) -> None:
-        """Drop the rows without labels on which the teacher is not confident, and record how many."""
+        """Drop the unlabelled rows on which the teacher is not confident, and record how many they are."""
         logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
             cached = (
@@ -273,6 +272,6 @@ class TaskDistillation(StagedJob):
         self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
         for name, count in self.facts["dropped"].items():
             say(
-                f"{name}: {counted(count, 'row')} without labels dropped, as the teacher is less than "
-                f"{min_confidence:.0%} sure"
+                f"{name}: dropped {counted(count, 'unlabelled row')}, on which the teacher's confidence is "
+                f"below {min_confidence:.0%}"
             )

@@ -1,4 +1,4 @@
-"""Distil on plain text: a task-agnostic student, to fine-tune or to initialise other students."""
+"""Distil on plain text: train a task-agnostic student, to fine-tune it or to initialise other students."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tasks.data.plain_text import TEXT, TextFiles
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 
-_HELD_OUT = 512  # texts
+_HELD_OUT_TEXTS = 512
 
 
 def distill_text(
@@ -64,11 +64,11 @@ def distill_text(
     settings = resolve_precision(settings, request.device, warn)
     if teacher is None:
         raise _needs_teacher()
-    settings, left_out = settings_for_text(settings)
+    settings, skipped_stages = settings_for_text(settings)
     validated = validate_run(settings, teacher, [TEXT])
     for stage, objective in validated.stages:
         check_class_weights(stage.train, [TEXT], objective)
-    changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern
+    changes = {"metric": "loss", "keep": "last"}  # text has no scores, and overfitting is unlikely
     stages = [
         (replace(stage, train=stage.train.model_copy(update=changes)), objective)
         for stage, objective in validated.stages
@@ -85,7 +85,7 @@ def distill_text(
     )
     job.warnings += [*validated.warnings] + [
         f"the stage {stage!r} needs a task and is skipped; run it later with `init={str(request.out)!r}`"
-        for stage in left_out
+        for stage in skipped_stages
     ]
     return job.run()
 
@@ -98,7 +98,7 @@ def settings_for_text(settings: DistillSettings) -> tuple[DistillSettings, list[
     """
     if settings.supervision == "labels":
         raise _needs_teacher()
-    settings, left_out = _without_task(settings)
+    settings, skipped_stages = _without_task_stages(settings)
     if settings.student.vocabulary != "wordpiece":
         raise UserError(
             f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
@@ -111,7 +111,7 @@ def settings_for_text(settings: DistillSettings) -> tuple[DistillSettings, list[
                 f"{settings.name} trains for epochs, but training on text is measured in steps",
                 hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
             )
-    return settings, left_out
+    return settings, skipped_stages
 
 
 def _needs_teacher() -> UserError:
@@ -121,7 +121,8 @@ def _needs_teacher() -> UserError:
     )
 
 
-def _without_task(settings: DistillSettings) -> tuple[DistillSettings, list[str]]:
+def _without_task_stages(settings: DistillSettings) -> tuple[DistillSettings, list[str]]:
+    """The settings without the stages that need a task, and the names of those; UserError if none is left."""
     stages = settings.resolved_stages()
     with_task = {
         stage.name: f"{name} ({term.loss})"
@@ -144,7 +145,11 @@ def _without_task(settings: DistillSettings) -> tuple[DistillSettings, list[str]
 
 @dataclass(kw_only=True)
 class _DistillText(StagedJob):
-    """Distillation on streamed text; the teacher is run on every batch."""
+    """Distillation on streamed text; the teacher is run on every batch.
+
+    Attributes:
+        held_out: the texts on which the loss is evaluated; None until the first stage is prepared.
+    """
 
     files: TextFiles
     held_out: Encoded | None = field(init=False, default=None)
@@ -164,7 +169,7 @@ class _DistillText(StagedJob):
         return self.prepared.student
 
     def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
-        """The scores of the last evaluation, which was after the last step."""
+        """The scores of the last evaluation, which follows the last step."""
         if self.held_out is None or not len(self.held_out) or not training["history"]:
             return []
         return held_out_scores(len(self.held_out), training["history"][-1]["loss"])
@@ -177,7 +182,11 @@ class _DistillText(StagedJob):
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
         collate = Collator(student.reader_of(TEXT), teacher.reader_of(TEXT) if source else None)
         batches = TextBatches(
-            self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
+            self.files,
+            collate,
+            stage.train,
+            self.request.eval_limit or _HELD_OUT_TEXTS,
+            self.settings.pack_texts,
         )
         if self.held_out is None:
             self.held_out = batches.held_out()

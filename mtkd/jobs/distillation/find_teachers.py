@@ -36,7 +36,7 @@ def find_teachers(
 ) -> TeacherRef | None:
     """Find the teachers of a run without loading their weights.
 
-    Tasks with soft labels (`Task.soft_labels`) need no teacher, but a teacher that is named for them is used.
+    Tasks with soft labels (`Task.soft_labels`) need no teacher; if one is named for them, it is used too.
 
     Args:
         spec: see `teachers_by_task`; None = no teacher.
@@ -67,13 +67,13 @@ def find_teachers(
     tasks_without_teacher = [
         name for name, task in by_name.items() if name not in with_teacher and not task.soft_labels
     ]
-    soft = heads and len(tasks_without_teacher) < len(by_name)
-    if tasks_without_teacher and all(name is not None for name, _ in pairs) and (pairs or soft):
+    others_are_taught = bool(pairs) or (heads and len(tasks_without_teacher) < len(by_name))
+    if tasks_without_teacher and all(name is not None for name, _ in pairs) and others_are_taught:
         raise UserError(
             f"the task {tasks_without_teacher[0]!r} has no teacher",
             expected=f"a teacher for each of {', '.join(by_name)}",
-            hint=f"add one (`teacher={{{tasks_without_teacher[0]!r}: 'DIR'}}`), name a column of "
-            "soft_labels in its task file, or leave the task out of `tasks`",
+            hint=f"add one (`teacher={{{tasks_without_teacher[0]!r}: 'DIR'}}`), name its column of soft "
+            "labels as `soft_labels` in its task file, or leave the task out of `tasks`",
         )
     members = [
         member
@@ -87,7 +87,7 @@ def find_teachers(
         )
     ]
     checkpoint_tasks = {
-        n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks
+        name for member in members if isinstance(member.teacher, CheckpointRef) for name in member.tasks
     }
     if extra := [name for name in label_orders if name not in checkpoint_tasks]:
         raise UserError(
@@ -105,20 +105,17 @@ def _tasks_by_teacher(
     teachers: list[tuple[Any, list[str]]] = []
     for name, teacher in pairs:
         names = [name] if name is not None else task_names
-        same = (
-            known
-            for other, known in teachers
-            if _is_same_teacher(other, teacher) and not set(known) & set(names)
-        )
-        if (names_of_same := next(same, None)) is not None:
-            names_of_same.extend(names)
+        for other, other_names in teachers:
+            if _is_same_teacher(other, teacher) and not set(other_names) & set(names):
+                other_names.extend(names)
+                break
         else:
             teachers.append((teacher, list(names)))
     return teachers
 
 
 def _refuse_repeated(pairs: Sequence[tuple[str | None, Any]], task_names: list[str]) -> None:
-    """Raise UserError if a teacher is named twice for a task: its average with itself is no other teacher."""
+    """Raise UserError if a teacher is named twice for a task: averaging it with itself changes nothing."""
     for (name, teacher), (other_name, other) in itertools.combinations(pairs, 2):
         if _is_same_teacher(teacher, other) and (name is None or other_name in (None, name)):
             of_task = name or other_name or task_names[0]
@@ -129,6 +126,7 @@ def _refuse_repeated(pairs: Sequence[tuple[str | None, Any]], task_names: list[s
 
 
 def _is_same_teacher(one: Any, other: Any) -> bool:
+    """True for the same object, and for names of the same model or directory."""
     if isinstance(one, str) and isinstance(other, str):
         return one == other or (os.path.exists(one) and os.path.realpath(one) == os.path.realpath(other))
     return one is other
@@ -141,10 +139,14 @@ def _members(
     label_orders: Mapping[str, Sequence[str]],
     tasks_named: bool,
 ) -> Iterator[Member]:
-    """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task.
+    """A teacher with the tasks that it teaches; a transformers checkpoint yields one member per task.
 
     Args:
         tasks_named: True if the user named the tasks that it teaches.
+
+    Raises:
+        UserError: the teacher does not exist or does not fit a task, or it is a checkpoint for one task, but
+            the run has several.
     """
     source: Any = as_pair(teacher)
     if source is None and isinstance(teacher, str) and heads:
@@ -157,7 +159,7 @@ def _members(
                 f"the transformers checkpoint {teacher_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
                 hint=f"name the task that it teaches, `teacher={{{tasks[0].name!r}: 'DIR'}}`, and a teacher "
-                "for each other",
+                "for each other task",
             )
         for task in tasks:
             ref = CheckpointRef.of(teacher_name(teacher), source, task, label_orders.get(task.name))
@@ -183,7 +185,10 @@ def pretrained_encoder(model: Path) -> str | None:
 
 
 def _find_recorded_model(name: str, run: Path) -> str:
-    """The path of a model that a run's record names; a relative path is also tried from each folder above."""
+    """The path of a model that a run's record names.
+
+    A relative path is tried in the current directory and in each directory above the run.
+    """
     candidates = (parent / name for parent in run.resolve().parents)
     return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
 
@@ -197,12 +202,13 @@ def encoder_of(teacher: str) -> str | None:
 
 
 def logits_directory(teacher: TeacherRef, run: Path) -> Path:
-    """The directory of a teacher's cached logits: beside its weights if it is a run, else in `run`.
+    """The directory of a teacher's cached logits: in the teacher's run if that is writable, else in `run`.
 
     Args:
         run: the directory of the student's run.
     """
     if is_saved_model(Path(teacher.name)) and not current_trial():
-        beside = model_directory(Path(teacher.name)).parent
-        run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
+        teacher_run = model_directory(Path(teacher.name)).parent
+        writable = (teacher_run / RUN_FILE).is_file() and os.access(teacher_run, os.W_OK)
+        run = teacher_run if writable else run
     return run / f"logits-{(teacher.digest or '')[:16]}"

@@ -1,4 +1,4 @@
-"""Preparing the student and the teachers of a distillation that has been validated."""
+"""Prepare a validated distillation: load the teachers and build the student."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class PreparedRun:
     Attributes:
         teachers: each teacher with its `TeacherRef` and tasks; empty if the student learns from labels or
             from a knowledge store.
-        not_copied: the student's heads for which `student.init_heads=auto` found none to copy.
+        not_copied: the names of the student's heads for which `student.init_heads=auto` found no teacher's
+            head to copy.
     """
 
     student: MultiTaskModel
@@ -62,13 +63,13 @@ def prepare_run(
     """Load the teacher and build the student.
 
     Args:
-        texts: the training texts, one array per column, for building a vocabulary of the student's own.
+        texts: the training texts, one array per column, from which the student's own vocabulary is built.
         importance: measures the importance of the teacher's parts, for a student that is pruned from it.
         student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
             settings.
 
     Raises:
-        UserError: teacher and student must read the same tokens but do not; or a model is damaged.
+        UserError: teacher and student must read the same tokens, but do not; or a model is damaged.
     """
     settings, from_store = validated.settings, validated.manifest is not None
     teachers: tuple[LoadedTeacher, ...] = ()
@@ -103,7 +104,7 @@ def _check_readers(
     teachers: Sequence[LoadedTeacher],
     teacher_tokeniser: Tokeniser,
 ) -> None:
-    """Check that the student reads like the teachers that it is compared with token by token."""
+    """Raise UserError if the student reads other tokens than a teacher to which the losses align it."""
     if validated.manifest and validated.teacher:
         length = validated.manifest.contents.max_length
         reader = validated.teacher.config.reader(teacher_tokeniser, validated.tasks, length)
@@ -112,7 +113,9 @@ def _check_readers(
         aligned = [teacher for teacher in teachers if validated.aligned_with(teacher.tasks)]
         by_name = {task.name: task for task in validated.tasks}
         compared = [
-            (by_name[n], teacher.model.reader_of(by_name[n])) for teacher in aligned for n in teacher.tasks
+            (by_name[name], teacher.model.reader_of(by_name[name]))
+            for teacher in aligned
+            for name in teacher.tasks
         ]
     for task, reader in compared:
         teacher_reader, read_by_student = reader.for_task(task.name), student_reader.for_task(task.name)
@@ -128,7 +131,10 @@ def _check_readers(
 
 
 def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:
-    """Load the teachers; one that the student is compared with token by token reads as many tokens as it."""
+    """Load the teachers.
+
+    A teacher that the student is compared with token by token gets the student's `max_length`.
+    """
     teachers = []
     for member in validated.members:
         length = validated.settings.student.max_length if validated.aligned_with(member.tasks) else None
@@ -147,10 +153,11 @@ def _build_student(
     """Build the student around a given encoder, or from the settings.
 
     Args:
+        encoder: an encoder passed as an object; None = build one from the settings.
         teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
 
     Returns:
-        The student, and those of its heads for which `student.init_heads=auto` found none to copy.
+        The student, and the names of its heads for which `student.init_heads=auto` found none to copy.
     """
     settings, student_settings = validated.settings, validated.settings.student
     tasks = [task for task in validated.tasks if task.type.has_head]
@@ -196,10 +203,10 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
     """Initialise the student's task heads from the teacher's.
 
     Args:
-        optional: leave other heads as they are, instead of refusing them.
+        optional: True to skip heads that cannot be copied, instead of raising an error.
 
     Returns:
-        the names of the heads that were left as they are.
+        The names of the heads that were skipped.
 
     Raises:
         UserError: the teacher lacks a head, or its size or its labels differ.
@@ -207,8 +214,10 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
     not_copied = []
     for name, head in student.heads.items():
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
-        fits = all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items())
-        order = _order_of_labels(head, student.tasks[name], teacher.tasks[name]) if fits else None
+        same_size = all(
+            key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()
+        )
+        order = _output_order(head, student.tasks[name], teacher.tasks[name]) if same_size else None
         if order is not None:
             head.load_state_dict(
                 {key: w[order] if order and key.startswith("output.") else w for key, w in weights.items()}
@@ -221,7 +230,7 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
                 expected="an mtkd run that was trained on all tasks",
                 hint="use `student.init_heads=random`",
             )
-        elif fits:
+        elif same_size:
             raise UserError(
                 f"student.init_heads=teacher: the teacher's head for {name!r} predicts other labels: "
                 f"{shorten(teacher.tasks[name].labels) or 'none'} ({teacher.tasks[name].kind})",
@@ -237,11 +246,14 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
     return not_copied
 
 
-def _order_of_labels(head: nn.Module, task: Task, trained: Task) -> list[int] | None:
-    """The output of a head for each label of a task; empty = as they are, None = the head does not fit.
+def _output_order(head: nn.Module, task: Task, trained: Task) -> list[int] | None:
+    """The index of a trained head's output for each label of a task.
 
     Args:
         trained: the task that the head was trained on.
+
+    Returns:
+        The indices; empty if the outputs are in the right order already; None if the head does not fit.
     """
     if (task.kind, task.labels) == (trained.kind, trained.labels):
         return []
@@ -251,6 +263,7 @@ def _order_of_labels(head: nn.Module, task: Task, trained: Task) -> list[int] | 
 
 
 def _describe_reader(reader: Reader) -> str:
+    """What a model reads, for an error message."""
     texts = {
         "joined": "both texts in one sequence",
         "side-by-side": "two texts side by side (a bi-encoder)",

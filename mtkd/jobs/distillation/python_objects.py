@@ -1,4 +1,4 @@
-"""Models and losses passed as objects instead of by name, and what a run records about them."""
+"""Models and losses passed as Python objects instead of by name, and what a run records about them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.tokeniser import Tokeniser
 
-_PLAIN = (bool, int, float, str, type(None))
-_ATTRIBUTES = (*_PLAIN, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
+_PLAIN_TYPES = (bool, int, float, str, type(None))
+_RECORDED_TYPES = (*_PLAIN_TYPES, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
 _MAX_DEPTH = 6  # how far attributes of attributes are followed
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
@@ -41,7 +41,7 @@ def describe_module(module: nn.Module) -> dict[str, Any]:
 
 
 def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
-    """What determines the result of a run with these terms: as `describe_module`, and their attributes."""
+    """What determines what loss terms compute: `describe_module` of each, and its attributes."""
     return {
         name: {
             **describe_module(term),
@@ -52,13 +52,13 @@ def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
 
 
 def _describe(value: Any, depth: int = 0) -> Any:
-    """An attribute as JSON: numbers and text, collections of them, digests of arrays and of code.
+    """An attribute as plain JSON values, in which digests stand for arrays and for code.
 
-    Of any other object it is the class and its attributes.
+    Any other object becomes the name of its class and its attributes.
     """
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN_TYPES):
         return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if depth == _MAX_DEPTH:
@@ -82,16 +82,16 @@ def _describe(value: Any, depth: int = 0) -> Any:
     function = getattr(value, "__func__", value)
     if isinstance(function, types.FunctionType):
         return digest_bytes(*_code_parts(function.__code__))[:16]
-    if hasattr(value, "__qualname__"):  # a class, or a function that is not written in Python
+    if hasattr(value, "__qualname__"):  # a class, or a built-in function
         return f"{value.__module__}.{value.__qualname__}"
     return [kind, inner(getattr(value, "__dict__", {}))]
 
 
 def digest_code(kind: type) -> str:
-    """A SHA-256 of the methods and attributes of a class and of its bases outside torch and mtkd.
+    """The SHA-256 of the methods and attributes of a class and of its bases outside torch and mtkd.
 
-    The methods count as compiled, so comments and line numbers do not matter. Functions that they call are
-    not included.
+    The bytecode of the methods is digested, so comments and line numbers do not matter. Functions that they
+    call are not included.
     """
     contents: list[bytes | str] = []
     for base in kind.__mro__:
@@ -101,24 +101,25 @@ def digest_code(kind: type) -> str:
             function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, types.FunctionType):
                 contents += [name, *_code_parts(function.__code__)]
-            elif isinstance(value, _ATTRIBUTES) and not name.startswith("__"):
+            elif isinstance(value, _RECORDED_TYPES) and not name.startswith("__"):
                 contents += [name, repr(_describe(value))]
     return digest_bytes(*contents)
 
 
 def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
+    """The parts of compiled code that determine what it does, for a digest."""
     yield code.co_code
     yield repr((code.co_names, code.co_varnames))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code_parts(constant)
         else:
-            # the order of a set of strings changes from process to process
+            # The order of a set of strings changes from process to process.
             yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 def require_trainable(student: nn.Module) -> None:
-    """Refuse a student of which no weight can be trained; raises UserError."""
+    """Raise UserError if no weight of the student can be trained."""
     if isinstance(student, MultiTaskModel) and not any(p.requires_grad for p in student.parameters()):
         raise UserError(
             "no weight of `student` can be trained: requires_grad is False for all of them",
@@ -127,7 +128,7 @@ def require_trainable(student: nn.Module) -> None:
 
 
 def require_initialised(losses: Iterable[LossTerm]) -> None:
-    """Refuse a loss whose class forgets to initialise its base class; raises UserError."""
+    """Raise UserError if the class of a loss does not initialise its base class."""
     for loss in losses:
         if "_parameters" not in vars(loss):
             raise UserError(f"the `__init__` of {type(loss).__name__} does not call `super().__init__()`")
@@ -137,7 +138,7 @@ def require_initialised(losses: Iterable[LossTerm]) -> None:
 class TeacherObject(TeacherRef):
     """A teacher passed as an object.
 
-    Its parameters are frozen and may be moved to another device; otherwise it is not changed.
+    Its parameters are frozen and may be moved to another device; nothing else about it is changed.
     """
 
     model: MultiTaskModel | None = None
@@ -161,7 +162,7 @@ class TeacherObject(TeacherRef):
         return self.model.tokeniser
 
     def for_workers(self) -> TeacherRef:
-        """Other processes cannot load it; raises UserError."""
+        """Raise UserError, since other processes cannot load an object of this process."""
         raise in_memory(self.name)
 
     def load(self, max_length: int | None) -> MultiTaskModel:

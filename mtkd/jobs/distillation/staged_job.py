@@ -34,7 +34,8 @@ class StageInputs:
     Attributes:
         batches: draws the rows of each step.
         evaluate: computes validation scores after each epoch; None = the stage is not evaluated.
-        teacher: called at the start of the stage to open the teacher; None if no term needs one.
+        teacher: called at the start of the stage; returns the source of the teacher's outputs. None if no
+            term needs a teacher.
     """
 
     batches: BatchSource
@@ -44,7 +45,7 @@ class StageInputs:
 
 @dataclass(kw_only=True)
 class StagedJob(TrainingJob):
-    """Base class of distillations: runs the stages of a recipe one after another, with resuming.
+    """Base class of distillation jobs: runs the stages of a recipe one after another, and can resume them.
 
     Attributes:
         validated: the validated request.
@@ -69,11 +70,10 @@ class StagedJob(TrainingJob):
         """
 
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
-        """Initialise heads that depend on the student's features; called before they are first trained."""
-        return
+        """Initialise heads from the student's features; called before the first stage that trains heads."""
 
     def train(self) -> Trained:
-        """Run the stages; stages that this run has finished before are not repeated."""
+        """Run the stages; named stages that an earlier call has finished are loaded instead."""
         student = self.prepared.student
         record: dict[str, dict[str, Any]] = {}
         heads_trained = False
@@ -120,13 +120,19 @@ def stage_directory(out: Path, stage: Stage) -> Path:
 
 
 def text_steps_warnings(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
-    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
-    size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
-    epochs = (train.steps or 0) * size / n_train
+    """A warning if a stage without task heads would pass over the training rows very often.
+
+    This happens if a recipe for plain text, with its number of steps, is run on the few rows of tasks.
+
+    Args:
+        n_train: the number of training rows.
+    """
+    batch_rows = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
+    epochs = (train.steps or 0) * batch_rows / n_train
     if epochs <= _MANY_EPOCHS:
         return []
     return [
-        f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
+        f"{train.steps:,} steps of {batch_rows:.0f} rows are about {epochs:,.0f} epochs over the "
         f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text='FILE'`). "
         "Set `steps=N` or `epochs=N`."
     ]

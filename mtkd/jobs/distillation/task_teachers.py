@@ -1,4 +1,4 @@
-"""The teachers of a distillation on tasks: run on every batch, or once before training for all logits."""
+"""The teachers of a distillation on tasks: run on every batch, or once before training to cache logits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.tokens.reader import Reader
 
 @dataclass(frozen=True)
 class TaskTeachers:
-    """The loaded teachers of a run, with the rows that they are asked about."""
+    """The loaded teachers of a run, and the rows for which they provide outputs."""
 
     request: Request
     accelerator: Accelerator
@@ -33,7 +33,7 @@ class TaskTeachers:
     rows: EncodedRows
 
     def uses_cached_logits(self, need: OutputSpec) -> bool:
-        """True if a stage needs only logits, and these are computed before it starts."""
+        """True if a stage with this need uses logits that are computed before it starts."""
         several = len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
         return need == LOGITS and (self.validated.settings.teacher.cache_logits or several)
 
@@ -55,7 +55,7 @@ class TaskTeachers:
         return teacher_ref.config.reader(model.tokeniser, tasks, info.max_length, info.stride)
 
     def cached_logits(self, train: TrainSettings) -> CachedLogits:
-        """The logits of all teachers, computed once and cached for later students, averaged by task.
+        """The logits of all teachers, averaged by task; computed once, and cached for later students.
 
         Args:
             train: the settings of the stage that learns from them.
@@ -99,5 +99,5 @@ class TaskTeachers:
             workers=workers,
             load=teacher.ref.loader(model.info.max_length) if workers.in_other_processes else None,
         )
-        model.cpu()  # it is not run in this stage; free the GPU memory
+        model.cpu()  # it is not needed in this stage any more; free the GPU memory
         return logits

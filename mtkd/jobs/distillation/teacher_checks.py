@@ -21,9 +21,9 @@ from tasks.data.rows import has_label
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 
-_MIN_SCORES = 10  # fewer rows do not tell on which scale a teacher's scores are
-_MIN_CORRELATION = 0.5  # with the labels, of a teacher that knows the task
-_MAX_TRAINING_ROWS = 500  # that a teacher predicts if the validation rows are too few to judge its labels
+_MIN_SCORES = 10  # the scale of a teacher's scores cannot be judged on fewer rows
+_MIN_CORRELATION = 0.5  # between scores and labels, for a teacher that has learned the task
+_MAX_TRAINING_ROWS = 500  # training rows that are predicted if the validation rows are too few
 
 
 def check_teacher(
@@ -35,8 +35,8 @@ def check_teacher(
 ) -> list[str]:
     """Run a teacher on the validation rows of its tasks, and return warnings about it.
 
-    If the outputs of a checkpoint seem to be in another order, but the validation rows are too few to be
-    sure, up to 500 labelled training rows are predicted too.
+    If the outputs of a checkpoint seem to be in another order than assumed, but the validation rows are too
+    few to be sure, up to 500 labelled training rows are predicted too.
 
     Raises:
         UserError: another order of a checkpoint's outputs agrees clearly better with the labels.
@@ -45,53 +45,60 @@ def check_teacher(
     warnings = [ref.warning] if isinstance(ref, CheckpointRef) and ref.warning else []
     scores = []
     predictions: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    doubts: dict[str, str] = {}  # task -> which order its outputs may be in
+    order_remarks: dict[str, str] = {}  # task -> a remark on another order that its outputs may have
     for (name, split), encoded in rows.validation(model.reader, only=teacher.tasks).items():
         task = tasks[name]
         logits = validation_logits(model, task, encoded, accelerator, train)
         scores.append(score_logits(task, split, encoded, logits, model.reader))
         predictions.setdefault(name, []).append((logits, encoded.labels))
-    if isinstance(ref, CheckpointRef) and ref.order and not current_trial():  # which predicts few rows
+    if isinstance(ref, CheckpointRef) and ref.order and not current_trial():  # a trial predicts too few rows
         for name, pairs in predictions.items():
             if _possible_order(tasks[name], ref, pairs) and (more := _some_training_rows(rows, name, model)):
                 pairs.append((validation_logits(model, tasks[name], more, accelerator, train), more.labels))
             check_order(f"the teacher {ref.name}", tasks[name], ref.order, *_concatenated(pairs))
             if remark := _possible_order(tasks[name], ref, pairs):
-                doubts[name] = remark
+                order_remarks[name] = remark
     described = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
     record = scores_record(scores)
     for name, pairs in predictions.items():
         if tasks[name].type.outputs == "scores" and (remark := _other_scale(*_concatenated(pairs))):
-            warnings.append(f"{described} seems to have another scale than the labels of {name!r}: {remark}")
-    for name, remark in doubts.items():
+            warnings.append(
+                f"{described} seems to predict on another scale than the labels of {name!r}: {remark}"
+            )
+    for name, remark in order_remarks.items():
         scored = [f"{s['primary']:.3f} on {key}" for key, s in record.items() if s["task"] == name]
         warnings.append(f"{described} scores {', '.join(scored)}; {remark}")
-    return warnings + below_constant(described, {k: s for k, s in record.items() if s["task"] not in doubts})
+    undoubted = {key: s for key, s in record.items() if s["task"] not in order_remarks}
+    return warnings + below_constant(described, undoubted)
 
 
 def _concatenated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The logits and the labels of all pairs (logits, labels), concatenated."""
     logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
     return logits, labels
 
 
 def _other_scale(logits: np.ndarray, labels: np.ndarray) -> str | None:
-    """A remark on scores that follow the labels, but are further from them than their mean is, or None.
+    """A remark on scores that correlate with the labels, but have a larger error than the labels' mean has.
 
     Args:
         logits: (n, 1) scores.
         labels: (n,), NaN = unlabelled.
+
+    Returns:
+        The remark; None if the scores are on the scale of the labels, or do not correlate with them.
     """
     labelled = has_label(labels)
     scores, actual = logits[labelled, 0].astype(np.float64), labels[labelled]
     if len(actual) < _MIN_SCORES or not (np.ptp(scores) and np.ptp(actual)):
         return None
-    follows = np.corrcoef(scores, actual)[0, 1] >= _MIN_CORRELATION
-    if not follows or np.square(scores - actual).mean() <= actual.var():
+    correlates = np.corrcoef(scores, actual)[0, 1] >= _MIN_CORRELATION
+    if not correlates or np.square(scores - actual).mean() <= actual.var():
         return None
     ranges = (f"{values.min():.3g} to {values.max():.3g}" for values in (scores, actual))
     return (
-        f"it gives {' where the labels are '.join(ranges)}. The student learns the teacher's scale, so its "
-        "predictions will be on it: bring labels and `range` of the task to that scale, or refine a teacher"
+        f"its scores range from {', and the labels from '.join(ranges)}. The student will predict on the "
+        "teacher's scale: convert the labels and the `range` of the task to that scale, or refine a teacher"
     )
 
 
@@ -100,7 +107,9 @@ def _possible_order(task: Task, ref: CheckpointRef, pairs: list[tuple[np.ndarray
 
 
 def _some_training_rows(rows: EncodedRows, name: str, model: MultiTaskModel) -> Encoded | None:
-    """Labelled training rows of a task, evenly spaced, as a teacher reads them; None if there are none."""
+    """Up to 500 evenly spaced labelled training rows of a task as the teacher's token ids; None if none is
+    labelled.
+    """
     (train,) = (part.train for part in rows.data.parts if part.task.name == name)
     labelled = np.flatnonzero(has_label(train.labels))
     if not len(labelled):
@@ -110,9 +119,10 @@ def _some_training_rows(rows: EncodedRows, name: str, model: MultiTaskModel) -> 
 
 
 def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One warning that names the tasks on which a teacher does not beat the best constant prediction.
+    """One warning that names all tasks on which a teacher does not beat the best constant prediction.
 
     Args:
+        who: the teacher, as the start of the warning.
         scores: "task/split" -> scores, as recorded in run.json.
     """
     weak = [
@@ -122,6 +132,6 @@ def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[st
     ]
     text = (
         f"{who} is not better than the best constant prediction, so it cannot teach these tasks: it scores "
-        f"{', '.join(weak)}. Train it longer, or leave them out."
+        f"{', '.join(weak)}. Train it longer, or leave these tasks out."
     )
     return [text] if weak else []

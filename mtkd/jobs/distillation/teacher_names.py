@@ -1,4 +1,4 @@
-"""The arguments `teacher` and `teacher_labels` as users write them: names and objects by task."""
+"""Parse the arguments `teacher` and `teacher_labels`, which name teachers and label orders by task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TASK_ASSIGNMENT = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 
 
 def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
-    """Every teacher as (task, teacher); the task is None if it teaches all tasks.
+    """Every teacher as (task, teacher); the task is None if the teacher is for all tasks.
 
     Args:
         spec: a teacher, `"sst2=DIR,rte=NAME"`, a mapping of tasks to teachers or lists of teachers, or a list
@@ -51,7 +51,7 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
 
 
 def _not_blank(teacher: Any, task: str | None = None) -> Any:
-    """The teacher; raises UserError for several in one name, and for an empty name."""
+    """Return the teacher; raises UserError if its name is empty or lists several directories."""
     of_task = f" for the task {task!r}" if task else ""
     if isinstance(teacher, str) and not teacher.strip():
         raise UserError(f"`teacher` has an empty name{of_task}", expected="a directory or name")
@@ -67,16 +67,16 @@ def _not_blank(teacher: Any, task: str | None = None) -> Any:
 
 
 def as_pair(teacher: Any) -> tuple[nn.Module, Any] | None:
-    """A transformers model and its tokeniser, given as a pair or as a pipeline; None for anything else."""
+    """A transformers model and its tokeniser, given as a tuple or as a pipeline; None for anything else."""
     pair = teacher if isinstance(teacher, tuple) and len(teacher) == 2 else None
     if pair is None and hasattr(teacher, "model") and hasattr(teacher, "tokenizer"):
         pair = (teacher.model, teacher.tokenizer)
-    fits = pair is not None and hasattr(pair[0], "base_model") and hasattr(pair[1], "backend_tokenizer")
-    return pair if fits else None
+    is_valid = pair is not None and hasattr(pair[0], "base_model") and hasattr(pair[1], "backend_tokenizer")
+    return pair if is_valid else None
 
 
 def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
-    """How a run's record names its teachers."""
+    """The names of the teachers for a run's record: one name, or task -> names ("all" = for all tasks)."""
     if spec is None:
         return None
     pairs = teachers_by_task(spec)
@@ -89,7 +89,7 @@ def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
 
 
 def teacher_name(teacher: Any) -> str:
-    """How messages and records name a model: as the user named it, or by the class of an object."""
+    """The name of a model in messages and records: the one that the user gave, or the class of an object."""
     if isinstance(teacher, str | Path):
         return str(teacher)
     pair = as_pair(teacher)
@@ -97,12 +97,12 @@ def teacher_name(teacher: Any) -> str:
 
 
 def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
-    """Task -> labels in the order of a checkpoint's outputs, from a mapping or from texts "TASK=a,b,c".
+    """Task -> labels in the order of a checkpoint's outputs, from a mapping or from strings "TASK=a,b,c".
 
-    The labels of a text may also be a list in JSON (`parse_label_list`).
+    The labels in a string may also be a JSON list (`parse_label_list`).
 
     Raises:
-        UserError: a text is not of that form.
+        UserError: a string does not have this form.
     """
     if isinstance(spec, Mapping):
         return {task: list(labels) for task, labels in spec.items()}

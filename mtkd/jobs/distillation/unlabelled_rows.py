@@ -1,4 +1,4 @@
-"""How a distillation uses rows without labels: if it can, where their logits are, and which are dropped."""
+"""How a distillation uses unlabelled rows: checks, where their logits are cached, and which rows it drops."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from tasks.data.rows import has_label
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
-LogitsOf = Callable[[np.ndarray], np.ndarray]
-_STEP = 65_536  # rows whose logits are in memory at once
+LogitsOf = Callable[[np.ndarray], np.ndarray]  # (b,) row indices -> (b, C) logits
+_BLOCK_ROWS = 65_536  # rows whose logits are in memory at the same time
 _ROWS_FOR_BILSTM = 2_000  # per task; with 500 it gained nothing, with 5,500 a lot (docs/results-small.md)
 
 
 def usable_request(
     request: UnlabelledRequest, stages: Sequence[tuple[Stage, Objective]], tasks: Sequence[Task]
 ) -> UnlabelledRequest | None:
-    """The request, or None if every loss needs labels.
+    """The request for unlabelled rows, or None if every loss needs labels.
 
     Raises:
-        UserError: the request names rows that no loss could use, or another task.
+        UserError: unlabelled rows are requested explicitly but no loss can use them, or they are requested
+            for a task that the run does not train.
     """
     request.check(tasks)
     for _, objective in stages:
@@ -46,33 +47,33 @@ def usable_request(
             return request
     if request.files or request.limit:
         raise UserError(
-            "every loss of this run needs labels, so it cannot use rows without labels",
+            "every loss of this run needs labels, so it cannot use unlabelled rows",
             hint="leave `unlabelled` out, or learn from the teacher (`settings={'supervision': 'teacher'}`)",
         )
     return None
 
 
-def cache_folders(data: TrainingData, task_data: TaskData, how: str) -> list[CacheFolder]:
-    """Where the logits of a task's rows are cached; those of rows without labels have their own folder.
+def cache_folders(data: TrainingData, task_data: TaskData, variant: str) -> list[CacheFolder]:
+    """The folders in which the logits of a task's rows are cached; unlabelled rows have their own.
 
     Args:
-        how: what affects the logits besides teacher and rows.
+        variant: the settings that affect the logits, as part of the folders' names.
     """
     name, count = task_data.task.name, len(task_data.train)
     if not task_data.unlabelled or task_data.train.windows is not None:
-        return [CacheFolder(f"{name}-{how}-{digest_rows(task_data.train)[:16]}", 0, count)]
+        return [CacheFolder(f"{name}-{variant}-{digest_rows(task_data.train)[:16]}", 0, count)]
     labelled_digest, unlabelled_digest = (
         data.digests[f"{name}/{split}"][:16] for split in (task_data.train.split, UNLABELLED)
     )
     labelled = count - task_data.unlabelled
     return [
-        CacheFolder(f"{name}-{how}-{labelled_digest}", 0, labelled),
-        CacheFolder(f"{name}-{UNLABELLED}-{how}-{unlabelled_digest}", labelled, count),
+        CacheFolder(f"{name}-{variant}-{labelled_digest}", 0, labelled),
+        CacheFolder(f"{name}-{UNLABELLED}-{variant}-{unlabelled_digest}", labelled, count),
     ]
 
 
 def has_confidence(task: Task) -> bool:
-    """True if each row of a task has a most probable class."""
+    """True if the teacher's logits give each row of a task one most probable class."""
     return task.type.one_class and task.type.n_outputs(task) == len(task.labels)
 
 
@@ -82,10 +83,10 @@ def check_unlabelled_settings(
     """Check that `train.unlabelled_fraction` and `train.min_confidence` can be applied.
 
     Args:
-        used: False if the run cannot use rows without labels.
+        used: False if the run cannot use unlabelled rows.
 
     Raises:
-        UserError: they cannot: no loss uses such rows, no task is a classification, or the teacher has no
+        UserError: no loss uses unlabelled rows, no task is a classification, or the teacher provides no
             logits.
     """
     if not used:
@@ -108,33 +109,33 @@ def check_unlabelled_settings(
 
 
 def check_soft_labelled(soft_labelled: Sequence[str], data: TrainingData) -> None:
-    """Refuse rows without labels of tasks that learn from soft labels in the data; raises UserError."""
+    """Raise UserError if a task that learns from soft labels in its data has unlabelled rows."""
     for part in data.parts:
         if part.unlabelled and part.task.name in soft_labelled:
             raise UserError(
                 f"the task {part.task.name!r} learns from the soft labels in its column "
-                f"{part.task.soft_labels!r}, which rows without labels do not have",
+                f"{part.task.soft_labels!r}, which unlabelled rows do not have",
                 hint=f"put them into the training file, name a teacher for the task "
                 f"(`teacher={{{part.task.name!r}: 'DIR'}}`), or leave them out with `unlabelled_limit=0`",
             )
 
 
 def check_fraction(train: TrainSettings, data: TrainingData) -> None:
-    """Refuse `train.unlabelled_fraction` if all rows have labels; raises UserError."""
+    """Raise UserError if `train.unlabelled_fraction` is set, but all rows have labels."""
     if train.unlabelled_fraction is not None and all(part.train.labelled for part in data.parts):
         raise UserError(
             f"train.unlabelled_fraction = {train.unlabelled_fraction}, but all rows have labels",
-            hint="add rows without labels with `unlabelled`, or a corpus",
+            hint="add unlabelled rows with `unlabelled`, or an augmented corpus with `corpus`",
         )
 
 
 def stored_logits(
     store: Path, manifest: StoreManifest, rows: Mapping[str, np.ndarray]
 ) -> dict[str, LogitsOf]:
-    """Functions that read the logits of training rows from a knowledge store, task -> function.
+    """Task -> a function that reads the logits of its training rows from a knowledge store.
 
     Args:
-        rows: task -> (n,) position of each training row in the store.
+        rows: task -> (n,) int64 position of each training row in the store.
     """
     teacher = StoredTeacher(store, manifest, LOGITS, rows)
 
@@ -145,12 +146,17 @@ def stored_logits(
     return {task: partial(read, task) for task in rows}
 
 
-def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: float) -> dict[str, np.ndarray]:
-    """Classification task -> (n,) bool, False for rows without label whose best class is too improbable.
+def confident_rows(
+    data: TrainingData, logits: Mapping[str, LogitsOf], min_confidence: float
+) -> dict[str, np.ndarray]:
+    """Which training rows are kept: all labelled rows, and unlabelled rows on which the teacher is confident.
 
     Args:
-        logits: task -> function from (b,) row numbers to the teacher's logits, (b, C).
-        least: the probability that the teacher's best class must have.
+        logits: task -> function that returns the teacher's logits.
+        min_confidence: the lowest probability of the teacher's most probable class.
+
+    Returns:
+        Task -> (n,) bool, True for the rows that are kept; classification tasks only.
     """
     kept_rows = {}
     for part in data.parts:
@@ -158,31 +164,31 @@ def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: fl
             continue
         is_kept = has_label(part.train.labels)
         unlabelled = np.flatnonzero(~is_kept)
-        for start in range(0, len(unlabelled), _STEP):
-            rows = unlabelled[start : start + _STEP]
+        for start in range(0, len(unlabelled), _BLOCK_ROWS):
+            rows = unlabelled[start : start + _BLOCK_ROWS]
             probabilities = part.task.type.probabilities(part.task, logits[part.task.name](rows), None)
             assert probabilities is not None, "classes have probabilities"
-            is_kept[rows] = probabilities.max(axis=1) >= least
+            is_kept[rows] = probabilities.max(axis=1) >= min_confidence
         kept_rows[part.task.name] = is_kept
     return kept_rows
 
 
 def few_rows_warnings(settings: DistillSettings, student: nn.Module | None, data: TrainingData) -> list[str]:
-    """A warning if a BiLSTM, which starts from random weights, has few rows to learn from its teacher.
+    """A warning if the settings describe a BiLSTM that has few rows to learn from its teacher.
 
     Args:
-        student: a student that is passed as an object, which may have been trained before.
+        student: a student passed as an object; there is no warning, since it may be trained already.
     """
     return [] if student is not None else few_rows_for_bilstm(settings, data.n_train // len(data.parts))
 
 
 def few_rows_for_bilstm(settings: DistillSettings, rows: int) -> list[str]:
-    """A warning if a new student is a BiLSTM and has few rows per task, with and without labels."""
+    """A warning if the student is a BiLSTM and has few rows per task, labelled and unlabelled together."""
     is_bilstm = isinstance(settings.student, BiLSTMStudentSettings)
     if not is_bilstm or settings.supervision == "labels" or rows >= _ROWS_FOR_BILSTM:
         return []
     return [
         f"a BiLSTM learns little from its teacher on {counted(rows, 'row')} per task: it starts from random "
-        "weights. Give it thousands of rows, with or without labels (`unlabelled=...`), or use the recipe "
+        "weights. Give it thousands of rows, labelled or unlabelled (`unlabelled=...`), or use the recipe "
         "layerwise-3 or static (docs/which-student.md)."
     ]

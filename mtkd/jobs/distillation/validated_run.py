@@ -43,9 +43,9 @@ class ValidatedRun:
 
     Attributes:
         teacher: the teacher; None if the student learns from labels, or from soft labels in the data.
-        student: the sizes of the student.
+        student: the sizes of the student's encoder.
         stages: each stage with its objective.
-        warnings: what to tell the user about the student's start, and about losses on unread vectors.
+        warnings: about the student's initialisation, and about losses on a [CLS] vector that no head reads.
     """
 
     settings: DistillSettings
@@ -126,15 +126,16 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.distillation.teacher_names.teachers_by_task`; or what is known of a teacher
-            that does not exist yet.
+        teacher: see `mtkd.jobs.distillation.teacher_names.teachers_by_task`; or a `TeacherRef`, also of a
+            teacher that has not been trained yet.
         teacher_labels: see `mtkd.jobs.distillation.teacher_names.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.
 
     Returns:
-        The validated run; its settings name what the student starts from, if they named alternatives.
+        The validated run. If the settings named alternatives for the student's initialisation, those of the
+            validated run name the one that was chosen.
 
     Raises:
         UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
@@ -142,7 +143,7 @@ def validate_run(
     stages = settings.resolved_stages()
     if losses is not None:
         stages = [Stage("", {}, stages[-1].train)]
-    teacher_ref = _teacher_ref(teacher, tasks, store, _need_heads(stages, losses), teacher_labels)
+    teacher_ref = _teacher_ref(teacher, tasks, store, _needs_logits(stages, losses), teacher_labels)
     warnings: list[str] = []
     if student is None:
         chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
@@ -151,7 +152,7 @@ def validate_run(
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
     if student is None:
-        warnings += _check_heads(settings)
+        warnings += _check_initialisation(settings)
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)
     objectives = [
@@ -175,8 +176,8 @@ def validate_run(
     return validated
 
 
-def _need_heads(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) -> bool:
-    """True if a term needs the teacher's task heads; `losses` replace the terms of the stages."""
+def _needs_logits(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) -> bool:
+    """True if a term needs the teacher's logits; `losses` replace the terms of the stages."""
     if losses is not None:
         return any(term.teacher_need.logits for term in losses.values())
     classes = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
@@ -186,7 +187,11 @@ def _need_heads(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) 
 def _teacher_ref(
     teacher: TeacherSpec | TeacherRef, tasks: list[Task], store: Path | None, heads: bool, labels: LabelsSpec
 ) -> TeacherRef | None:
-    """The teacher, or the one whose outputs are in the store; for the arguments see `validate_run`."""
+    """The teacher, or the one whose outputs are in the store; None if there is neither.
+
+    Args:
+        heads: True if the teacher must have heads for the tasks.
+    """
     if isinstance(teacher, TeacherRef):
         return teacher
     if store is None:
@@ -199,7 +204,7 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
     settings = validated.settings
     need = validated.teacher_need
     teacher_ref = validated.teacher
-    _require_only_logits(validated)
+    _check_teacher_kinds(validated)
     if need.selection is not None:
         check_selection(need.selection, settings)
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
@@ -215,13 +220,14 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
 
 
 def _unread_cls(objectives: Sequence[Objective], models: ModelPair, *, has_settings: bool) -> list[str]:
-    """The warnings of `unread_cls` about the terms of all stages, each once."""
+    """The warnings of `unread_cls` about the terms of all stages, one per term."""
     terms: dict[str, Any] = {name: term for objective in objectives for name, term in objective.terms.items()}
     texts = [unread_cls(name, term, models, has_settings=has_settings) for name, term in terms.items()]
     return [text for text in texts if text]
 
 
 def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:
+    """The teacher of a store; UserError if `teacher` is another one, or if a needed head is missing."""
     if teacher is not None and not isinstance(teacher, str):
         raise UserError("a knowledge store replaces the teacher", hint="pass a store or a model, not both")
     teacher_ref = teacher_of_store(store, teacher, heads)
@@ -231,8 +237,8 @@ def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads:
     return teacher_ref
 
 
-def _check_heads(settings: DistillSettings) -> list[str]:
-    """A warning if a student that learns from labels alone starts as the teacher.
+def _check_initialisation(settings: DistillSettings) -> list[str]:
+    """A warning if a student that learns from labels alone starts from the teacher's weights.
 
     Raises:
         UserError: the heads should start from a linear probe, but are not linear.
@@ -250,12 +256,12 @@ def _check_heads(settings: DistillSettings) -> list[str]:
     start = "layers" if layers else "heads"
     return [
         f"the student learns from labels alone, but starts from the teacher's {start}, so it is not a valid "
-        "control: this needs student.transformer.init=encoder and student.init_heads=auto"
+        "control: a control needs student.transformer.init=encoder and student.init_heads=auto"
     ]
 
 
-def _require_only_logits(validated: ValidatedRun) -> None:
-    """Check that several teachers, or soft labels in the data, provide what the losses need."""
+def _check_teacher_kinds(validated: ValidatedRun) -> None:
+    """Check that several teachers, or soft labels in the data, provide all outputs that the losses need."""
     if isinstance(validated.teacher, TeacherGroup):
         validated.teacher.check_can_provide(validated.teacher_need)
     need = replace(validated.teacher_need, logits=False)
@@ -290,6 +296,7 @@ def _init_spec(teacher_ref: TeacherRef | None) -> InitSpec:
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
+    """Raise UserError if a task predicts spans, but the student has no vector for each token."""
     spans = [task.name for task in tasks if task.type.predicts_spans]
     if spans and not student.offers.sequence:
         fitting = [kind for kind, encoder in encoder_classes().items() if encoder.Config.gives_sequence]

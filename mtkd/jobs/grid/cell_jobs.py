@@ -9,7 +9,7 @@ from typing import Any
 
 from mtkd.grids import CellStep, Grid
 from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_options
 from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
 from mtkd.jobs.grid.training_length import (
     epoch_options,
@@ -25,7 +25,11 @@ from tasks.task_names import resolve, task_words
 
 @dataclass(frozen=True)
 class CellJobs:
-    """The commands of the cells of a grid for one entry of its tasks and one seed."""
+    """The commands of a grid's cells for one entry of the grid's tasks and one seed.
+
+    Attributes:
+        task_spec: the entry: a task, or several comma-separated ones that are trained together.
+    """
 
     grid: Grid
     inputs: GridInputs
@@ -33,11 +37,11 @@ class CellJobs:
     seed: int
 
     def earlier(self, name: str) -> tuple[Job, ...]:
-        """The runs that a cell's run starts from: its teacher's and the one on plain text."""
+        """The runs that a cell's run starts from: the one of its teacher and the one on plain text."""
         return tuple(job for job in (self._teacher_job(), self._text_job(name)) if job)
 
     def main(self, name: str) -> list[Job]:
-        """The runs that train a cell's model, without those before (`first`) and after (`then`)."""
+        """The runs that train a cell's model, without its `first` and `then` runs."""
         command = recipe_command(self.grid.recipe_of(name))
         return {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command](name)
 
@@ -59,11 +63,11 @@ class CellJobs:
             ("--corpus", inputs.corpus_of(grid.cells[name])),
         ):
             argv += [option, path.replace("{task}", task_spec)] if path else []
-        argv += inputs.teacher_labels_words(task_spec) if learns_from_logits(grid, name) else []
+        argv += inputs.teacher_labels_options(task_spec) if learns_from_logits(grid, name) else []
         argv += self._common_options(name)
-        own_start = "student.transformer.init" in grid.sets_of(name)
-        argv += ["--init", str(from_text.out)] if from_text and not own_start else []
-        unlabelled = inputs.unlabelled_words(task_spec)
+        sets_init = "student.transformer.init" in grid.sets_of(name)
+        argv += ["--init", str(from_text.out)] if from_text and not sets_init else []
+        unlabelled = inputs.unlabelled_options(task_spec)
         argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
         return [self._job(name, argv, self.earlier(name))]
 
@@ -80,13 +84,13 @@ class CellJobs:
             recipe=self.grid.recipe_of(name), set=settings_without_length(self.grid, self.inputs, name)
         )
         steps_of = self._steps_of(name)
-        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
+        options = ["--seed", str(self.seed), *self.inputs.data_options(self.grid.cells[name].limit)]
         options += [] if steps_of else epoch_options(self.grid, self.inputs, name, self.task_spec)
         needs = (*earlier, *steps_of)
         return finetune_jobs(step, self.task_spec, model, options, self._directory(name), needs, steps_of)
 
     def _job(self, name: str, argv: Sequence[str], earlier: tuple[Job, ...]) -> Job:
-        """The job of a command that trains one model on all tasks, with its length."""
+        """The job of a command that trains one model on all tasks, with its number of epochs or steps."""
         out, steps_of = self._directory(name), self._steps_of(name)
         if not steps_of:
             length = epoch_options(self.grid, self.inputs, name, self.task_spec)
@@ -99,15 +103,15 @@ class CellJobs:
         return self.inputs.out / "runs" / file_name(name) / f"{file_name(self.task_spec)}-{self.seed}"
 
     def _common_options(self, name: str) -> list[str]:
-        options = ["--seed", str(self.seed), *self.inputs.data_words(self.grid.cells[name].limit)]
-        options += setting_words(settings_without_length(self.grid, self.inputs, name))
+        options = ["--seed", str(self.seed), *self.inputs.data_options(self.grid.cells[name].limit)]
+        options += setting_options(settings_without_length(self.grid, self.inputs, name))
         return [*options, "--out", str(self._directory(name))]
 
     def _steps_of(self, name: str) -> tuple[Job, ...]:
         """The runs whose steps a cell's run takes; empty if it has a length of its own.
 
-        With `epochs`, these are the runs of the reference that train the tasks, unless as many epochs of the
-        cell's rows are as many steps.
+        If `epochs` is given, these are the reference's runs on the tasks, unless the same number of epochs
+        means the same number of steps for the cell.
         """
         if other := self.grid.cells[name].steps_of:
             return tuple(self.main(other)[:1])
@@ -125,7 +129,7 @@ class CellJobs:
 
     @property
     def _reference(self) -> str:
-        """The cell whose epochs are given: the reference, or the one whose steps the reference takes."""
+        """The cell that trains for `epochs`: the reference, or the one whose steps the reference takes."""
         cells, row = self.grid.cells, self.grid.reference_row
         reference = row if row in cells else next(iter(cells))
         return cells[reference].steps_of or reference
@@ -136,16 +140,24 @@ def finetune_jobs(
     task_spec: str,
     model: str,
     options: Sequence[str],
-    label: Path,
+    prefix: Path,
     needs: tuple[Job, ...],
     steps_of: tuple[Job, ...] = (),
 ) -> list[Job]:
-    """The fine-tuning of a model: a job for each task, in directories whose names start with `label`'s."""
+    """The jobs that fine-tune a model, one for each task.
+
+    Args:
+        step: the recipe and its settings.
+        model: the directory of the model.
+        options: further options of the commands.
+        prefix: the run directories are `prefix`-TASK.
+        needs, steps_of: see `Job`.
+    """
     jobs = []
     for task in task_words(task_spec):
-        out = label.with_name(f"{label.name}-{file_name(task)}")
+        out = prefix.with_name(f"{prefix.name}-{file_name(task)}")
         argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
-        argv += [*options, *setting_words(step.set), "--out", str(out)]
+        argv += [*options, *setting_options(step.set), "--out", str(out)]
         jobs.append(Job(tuple(argv), out, needs, steps_of, _task_names(task)))
     return jobs
 

@@ -1,4 +1,4 @@
-"""Compare: run a grid of cells x tasks x seeds, and collect one table."""
+"""Compare: run a grid of cells x tasks x seeds, and collect the results in one table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs
 from mtkd.jobs.grid.given_teacher import score_given_teacher
-from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, within_constant
+from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
@@ -45,8 +45,10 @@ class _Results:
     """What was read from the finished runs of a grid.
 
     Attributes:
+        tasks: name -> the task as the models know it.
+        specs: task -> the entry of the grid's tasks that it belongs to.
         predicted: row -> predictions of its runs.
-        models: cell -> one of its models.
+        models: cell -> the run directory of one of its models.
     """
 
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -60,7 +62,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
 
     Args:
         say: called with a line before each run, and with error messages.
-        jobs: how many runs at the same time.
+        jobs: how many runs are executed at the same time.
 
     Returns:
         The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
@@ -78,23 +80,24 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():
                 remove_leftovers(folder)
-        return _run(grid, inputs, planned, say, jobs)
+        return _run_and_collect(grid, inputs, planned, say, jobs)
 
 
-def _run(
+def _run_and_collect(
     grid: Grid, inputs: GridInputs, planned: list[PlannedRun], say: Callable[[str], None], jobs: int
 ) -> Table:
-    broken = run_jobs([job for run in planned for job in run.jobs], jobs, say)
+    """Run the unfinished jobs of all planned runs, then collect and write the table."""
+    errors = run_jobs([job for run in planned for job in run.jobs], jobs, say)
     rows: dict[str, Row] = {run.cell: Row(run.cell) for run in planned}
     commands: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
         commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
-        failed = next((job for job in run.jobs if job.out in broken), None)
+        failed = next((job for job in run.jobs if job.out in errors), None)
         if failed is None:
             _collect(rows[run.cell], run, results)
         else:
-            rows[run.cell].failed[f"{run.spec}, seed {run.seed}"] = broken[failed.out]
+            rows[run.cell].failed[f"{run.spec}, seed {run.seed}"] = errors[failed.out]
     notes = _notes(grid, rows)
     try:
         _time_students(grid.bench, results.models, rows)
@@ -111,8 +114,8 @@ def _run(
         for name, predicted in baselines.items():
             rows[name] = _baseline_row(name, predicted, results.tasks)
             results.predicted[name] = predicted
-    _compare(grid, rows, results)
-    notes += within_constant(rows)
+    _add_differences(grid, rows, results)
+    notes += weak_row_warnings(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
     write_record(inputs.out / "compare.json", table.to_json())
@@ -122,7 +125,7 @@ def _run(
 
 
 def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
-    """Add the scores, costs and predictions of a finished run."""
+    """Add the scores, costs and predictions of a finished run to its row and to the results."""
     by_task: dict[str, list[float]] = {}
     for job in run.scored:
         record = read_run_record(job.out / RUN_FILE)
@@ -136,7 +139,7 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
             results.specs.setdefault(task, run.spec)
         row.parameters = record["parameters"]["total"]
         row.parameters_without_embeddings = record["parameters"]["without_embeddings"]
-        row.kept = _kept(record["identity"]["settings"])
+        row.kept = _kept_epoch(record["identity"]["settings"])
     for task, values in by_task.items():
         row.scores.setdefault(task, []).append(statistics.fmean(values))
     row.seconds.append(sum(total_of_stages(job.out, "seconds") for job in run.trained))
@@ -145,6 +148,11 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
 
 
 def _collect_metrics(row: Row, scores: list[dict[str, Any]]) -> None:
+    """Add every metric of every split to a row.
+
+    Args:
+        scores: one entry per task and split of a run, with the keys "task", "split" and "metrics".
+    """
     tasks = [task_scores["task"] for task_scores in scores]
     for task_scores in scores:
         for metric, value in task_scores["metrics"].items():
@@ -154,8 +162,8 @@ def _collect_metrics(row: Row, scores: list[dict[str, Any]]) -> None:
             row.metrics.setdefault(name, []).append(value)
 
 
-def _kept(settings: Mapping[str, Any]) -> str:
-    """Which epoch's weights the last stage of a run kept: "best" or "last"."""
+def _kept_epoch(settings: Mapping[str, Any]) -> str:
+    """Which epoch's weights the last stage of a run has kept: "best" or "last"."""
     stages = settings.get("stages") or {}
     if settings.get("supervision") == "labels" or settings.get("one_stage") or not stages:
         last_stage = list(stages.values())[-1:]
@@ -166,13 +174,13 @@ def _kept(settings: Mapping[str, Any]) -> str:
 
 
 def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
-    """How the scores were made, and where cells trained for other numbers of steps."""
+    """Notes on the scored weights, on cells with different numbers of steps, and on a single seed."""
     kept_epochs = {row.name: row.kept for row in rows.values() if row.kept}
     best_cells = [name for name, epoch in kept_epochs.items() if epoch == "best"]
     last_cells = [name for name in kept_epochs if name not in best_cells]
-    text = "the epoch with the best `train.metric` on the validation rows"
+    best_epoch = "the epoch with the best `train.metric` on the validation rows"
     notes = []
-    for epoch, names in ((text, best_cells), ("the last epoch", last_cells)):
+    for epoch, names in ((best_epoch, best_cells), ("the last epoch", last_cells)):
         cells = "" if len(names) == len(kept_epochs) else f" ({', '.join(names)})"
         notes += [f"The scored weights are those of {epoch}{cells}."] if names else []
     notes += _steps_note(grid, rows)
@@ -198,7 +206,7 @@ def _teacher_row(
     inputs: GridInputs, rows: Mapping[str, Row], results: _Results, say: Callable[[str], None]
 ) -> tuple[dict[str, Row], list[str]]:
     """The row of a given teacher, whose predictions are added to the results; or a note why there is none."""
-    missing = "The table has no row for the teacher, and no shares of its gain: "
+    missing = "The table has no row for the teacher, and no column with shares of its gain: "
     if TEACHER in rows:
         return {}, [f"{missing}a cell is called {TEACHER!r}."]
     try:
@@ -215,6 +223,7 @@ def _teacher_row(
 
 
 def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) -> Row:
+    """The row of a baseline or a given teacher, whose predictions have one seed."""
     row = Row(name)
     for task, seeds in predicted.items():
         (splits,) = seeds.values()
@@ -225,8 +234,8 @@ def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) ->
     return row
 
 
-def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
-    """Add each row's differences from the reference, and from the best constant prediction, for warnings."""
+def _add_differences(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
+    """Add each row's differences from the reference and from the best constant prediction."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
         scored_rows = [row for row, predicted in results.predicted.items() if name in predicted]
@@ -243,7 +252,7 @@ def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
 
 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
-    """Time one student of each shape; cells whose students have the same shape share the result."""
+    """Time one student of each shape; cells whose students have the same shape get the same time."""
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         for batch in bench.batches if models else ():
             settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)

@@ -1,4 +1,4 @@
-"""The plot of trained models: the average score against inference time, size and training time."""
+"""Plot trained models: their average score against inference time, size and training time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MARKERS = "os^Dv"
 
 @dataclass(frozen=True)
 class PlottedModel:
-    """A point of each panel.
+    """A model, which is one point in each panel.
 
     Attributes:
         score: the average over tasks, in points.
         ms: the inference time of a batch in milliseconds.
         parameters: the number of weights.
-        seconds: the mean training time.
+        seconds: the mean training time in seconds.
     """
 
     name: str
@@ -57,12 +57,13 @@ def plot_table(table: Table, path: Path) -> Path | None:
 def plot_models(models: Sequence[PlottedModel], constants: Sequence[float], batch: str, path: Path) -> Path:
     """Plot the average score of models against their costs, one panel for each cost.
 
-    A grey line joins the Pareto front: the models that no other equals in score at a lower or equal cost.
+    A grey line connects the Pareto front: the models for which no other has at least the same score at a
+    lower or equal cost.
 
     Args:
         constants: scores of the best constant prediction, in points; a dotted line for each.
-        batch: what the inference time is for, such as "64 rows of 128 tokens".
-        path: its suffix is the format.
+        batch: the batch of the inference time, such as "64 rows of 128 tokens".
+        path: the file to write; its suffix is the format.
 
     Returns:
         The file.
@@ -99,7 +100,7 @@ def plot_models(models: Sequence[PlottedModel], constants: Sequence[float], batc
 
 
 def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Sequence[str]:
-    """The names of which no other has at least the same score at a lower or equal cost, cheapest first."""
+    """The names for which no other has at least the same score at a lower or equal cost, cheapest first."""
     front: list[str] = []
     for name in sorted(costs, key=lambda name: (costs[name], -scores[name])):
         if not front or scores[name] > scores[front[-1]]:

@@ -1,4 +1,4 @@
-"""The table of a grid: scores, what they cost, and differences from the reference."""
+"""The table of a grid: scores, costs, and differences from the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
 from tasks.common.markdown import markdown_cell
 
-Columns = Mapping[str, list[float]]
+_SeedValues = Mapping[str, list[float]]  # task or heading -> value of each seed
 METRICS_TITLE = "Every metric of every validation split"
 _METRICS = {
     "accuracy": "acc",
@@ -34,15 +34,15 @@ class Row:
 
     Attributes:
         scores: task -> score of each seed.
-        failed: task and seed -> error message.
-        parameters: the number of the student's weights; `parameters_without_embeddings`: outside the word
+        failed: "task, seed N" -> error message.
+        parameters: the number of the model's weights; `parameters_without_embeddings`: outside the word
             embeddings.
-        seconds: training time of each run.
+        seconds: training time of each run, in seconds.
         speed: batch size -> inference speed on the CPU relative to the first row that is timed.
         ms: batch size -> inference time on the CPU in milliseconds.
-        gpu_speed, gpu_ms: the same on the GPU; empty where there is none.
+        gpu_speed, gpu_ms: the same on the GPU; empty if there is none.
         steps: training steps of each run.
-        kept: "best" or "last": which epoch's weights were scored.
+        kept: which epoch's weights were scored, "best" or "last"; None for rows without training.
         metrics: heading such as "mnli-m acc" -> value of each seed.
         differences: task, or "average" -> difference from the reference.
         above_majority: the same, relative to the best constant prediction; empty without baselines.
@@ -65,11 +65,11 @@ class Row:
     above_majority: dict[str, Difference] = field(default_factory=dict)
 
     def mean(self, task: str) -> float:
-        """The mean over seeds."""
+        """The mean score of a task over seeds; NaN if it has none."""
         return _mean(self.scores, task)
 
     def std(self, task: str) -> float | None:
-        """The standard deviation over seeds; None if there are fewer than two."""
+        """The standard deviation of a task's score over seeds; None if there are fewer than two."""
         return _std(self.scores, task)
 
     def average(self, tasks: list[str]) -> float:
@@ -78,11 +78,11 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
-        gaps = {"differences": self.differences, "above_majority": self.above_majority}
-        plain_gaps = {
-            name: {k: gap.to_json() for k, gap in by_task.items()} for name, by_task in gaps.items()
+        plain = {
+            name: {task: difference.to_json() for task, difference in getattr(self, name).items()}
+            for name in ("differences", "above_majority")
         }
-        return {**vars(self), **plain_gaps}
+        return {**vars(self), **plain}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Table:
         rows: the teacher if the grid refines it or is given one, the cells in the order of the grid, and the
             baselines.
         commands: cell -> the commands of its runs.
-        notes: what else a reader of the table should know.
+        notes: further remarks for readers of the table.
     """
 
     grid: Grid
@@ -127,23 +127,22 @@ class Table:
         return json.loads(json.dumps(record).replace("NaN", "null"))
 
     @property
-    def _share(self) -> list[str]:
-        """The heading of `share_of_teacher_gain`, if the table has it."""
-        known = any(not math.isnan(self.share_of_teacher_gain(row)) for row in self.rows)
-        return ["share of teacher's gain"] if known else []
+    def _has_gain_shares(self) -> bool:
+        return any(not math.isnan(self.share_of_teacher_gain(row)) for row in self.rows)
 
     @property
-    def _gpu(self) -> bool:
+    def _has_gpu_times(self) -> bool:
         return any(row.gpu_speed for row in self.rows)
 
     def columns(self) -> list[str]:
         """The column headings."""
-        devices = ["", *([" on GPU"] if self._gpu else [])]
-        batches = [f"speed{device} at {batch}" for device in devices for batch in self.grid.bench.batches]
-        return ["", *self.tasks, "average", *self._share, "parameters", "steps", "training", *batches]
+        shares = ["share of teacher's gain"] if self._has_gain_shares else []
+        devices = ["", *([" on GPU"] if self._has_gpu_times else [])]
+        speeds = [f"speed{device} at {batch}" for device in devices for batch in self.grid.bench.batches]
+        return ["", *self.tasks, "average", *shares, "parameters", "steps", "training", *speeds]
 
     def share_of_teacher_gain(self, row: Row) -> float:
-        """How much of what the teacher gains over the best constant prediction a row gains, on average.
+        """A row's gain over the best constant prediction as a fraction of the teacher's, averaged over tasks.
 
         NaN if the table has no teacher or no such baseline, or if the teacher gains nothing.
         """
@@ -152,18 +151,19 @@ class Table:
         return (row.average(self.tasks) - constant) / (teacher - constant) if teacher > constant else math.nan
 
     def lines(self) -> list[list[str]]:
-        """The rows as text, scores in percent with the standard deviation over seeds."""
+        """The rows as text; scores in percent, with the standard deviation over seeds."""
+        batches = self.grid.bench.batches
         return [
             [
                 row.name,
                 *(_percent(row.mean(task), row.std(task)) for task in self.tasks),
                 _percent(row.average(self.tasks), None),
-                *(_share(self.share_of_teacher_gain(row)) for _ in self._share),
+                *([_share(self.share_of_teacher_gain(row))] if self._has_gain_shares else []),
                 "-" if row.parameters is None else _count(row.parameters),
                 f"{statistics.fmean(row.steps):,.0f}" if row.steps else "-",
                 f"{statistics.fmean(row.seconds):.0f} s" if row.seconds else "-",
-                *(_speed(row.speed, row.ms, batch) for batch in self.grid.bench.batches),
-                *(_speed(row.gpu_speed, row.gpu_ms, b) for b in self.grid.bench.batches if self._gpu),
+                *(_speed(row.speed, row.ms, batch) for batch in batches),
+                *(_speed(row.gpu_speed, row.gpu_ms, batch) for batch in batches if self._has_gpu_times),
             ]
             for row in self.rows
         ]
@@ -176,7 +176,7 @@ class Table:
         """Each row's differences from the reference in points, with their 95% intervals and verdicts."""
         names = self.difference_columns()[1:]
         return [
-            [row.name, *(_gap(row.differences.get(name)) for name in names)]
+            [row.name, *(_difference(row.differences.get(name)) for name in names)]
             for row in self.rows
             if row.differences
         ]
@@ -196,8 +196,8 @@ class Table:
     def markdown(self) -> str:
         """The tables as Markdown."""
         parts = [f"## {self.grid.title}", _markdown(self.columns(), self.lines())]
-        if gaps := self.difference_lines():
-            parts += [self.difference_title, _markdown(self.difference_columns(), gaps)]
+        if lines := self.difference_lines():
+            parts += [self.difference_title, _markdown(self.difference_columns(), lines)]
         parts += [METRICS_TITLE, _markdown(self.metric_columns(), self.metric_lines())]
         parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
@@ -211,26 +211,26 @@ class Table:
 
 
 def metric_name(task: str, split: str, metric: str, splits: int) -> str:
-    """The heading of a metric.
+    """The column heading of a metric, such as "mnli-m acc".
 
     Args:
-        splits: how many validation splits the task has.
+        splits: how many validation splits the task has; only if there are several is the split named.
     """
     suffix = _SPLITS.get(split, f"/{split}") if splits > 1 else ""
     return f"{task}{suffix} {_METRICS.get(metric, metric)}"
 
 
-def _mean(columns: Columns, name: str) -> float:
+def _mean(columns: _SeedValues, name: str) -> float:
     return statistics.fmean(columns[name]) if columns.get(name) else math.nan
 
 
-def _std(columns: Columns, name: str) -> float | None:
+def _std(columns: _SeedValues, name: str) -> float | None:
     values = columns.get(name, [])
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _count(number: int) -> str:
-    """A number of parameters, such as 10.6M or 12k."""
+    """A number of parameters as text, such as 10.6M or 12k."""
     return f"{number / 1e6:.1f}M" if number >= 1e5 else f"{number / 1e3:.0f}k"
 
 
@@ -248,11 +248,11 @@ def _speed(speed: Mapping[int, float], ms: Mapping[int, float], batch: int) -> s
     return f"{format_speed(speed[batch])} ({ms[batch]:.1f} ms)" if batch in speed else "-"
 
 
-def _gap(gap: Difference | None) -> str:
-    if gap is None:
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
         return "-"
-    _, _, difference, interval, verdict = gap.columns()
-    return f"{difference} ({interval}) {verdict}"
+    _, _, points, interval, verdict = difference.columns()
+    return f"{points} ({interval}) {verdict}"
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

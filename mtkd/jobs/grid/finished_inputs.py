@@ -1,4 +1,4 @@
-"""Whether the finished runs of a grid were trained on the rows and models that the grid is given now."""
+"""Check that the finished runs of a grid were trained on the rows and models that the grid is given now."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
-_OTHER_ROWS = "other rows than those that the corpus was made from"  # in place of a digest
+_OTHER_ROWS = "other rows than those that the corpus was made from"  # instead of a digest
 
 
 def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
-    """Check that the inputs of finished runs have not changed: the table would show scores of earlier ones.
+    """Check that the inputs of finished runs have not changed, since the table shows scores of these runs.
 
-    The rows of all splits, those without labels, plain text, corpora and stores are compared, and teachers
-    and models on this disk. What cannot be read any more is not.
+    Compared are the rows of all splits, unlabelled rows, plain text, corpora, knowledge stores, and teachers
+    and models on this disk. Inputs that can no longer be read are skipped.
 
     Raises:
-        UserError: names the run, and what has changed.
+        UserError: an input has changed; the message names it and the run.
     """
-    now = _PresentInputs(inputs)
+    current = _CurrentInputs(inputs)
     for job in jobs:
         if not job.finished:
             continue
         record = read_run_record(job.out / RUN_FILE)
-        for what, before, digests in now.inputs_of(job, record):
+        for what, before, digests in current.inputs_of(job, record):
             if before and digests and before not in digests:
                 raise UserError(
                     f"{what} changed after the run in {job.out} was finished",
@@ -50,7 +50,7 @@ def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
                 )
 
 
-class _PresentInputs:
+class _CurrentInputs:
     """The digests of the inputs that a grid is given now, each computed once."""
 
     def __init__(self, inputs: GridInputs):
@@ -61,52 +61,53 @@ class _PresentInputs:
         }
         self._unlabelled = UnlabelledRequest(files, inputs.unlabelled_limit)
         self._labels_of_teacher = inputs.labels_of_teacher
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
 
     def inputs_of(self, job: Job, record: Mapping[str, Any]) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-        """Each input of a finished run: its name, its digest in the record, and what the digest may be now.
+        """Each input of a finished run as (name, recorded digest, digests that the current input may have).
 
-        The last is empty if the input cannot be read.
+        There are no current digests if the input can no longer be read.
         """
         tasks = read_saved(job.out).tasks
         for role, digest in (
-            ("corpus", lambda place: [read_corpus(place).key]),
-            ("store", lambda place: [read_store_manifest(place).key]),
-            ("model", lambda place: [digest_model(place)] if is_saved_model(place) else []),
-            ("encoder", lambda place: [digest_encoder(str(place))] if place.is_dir() else []),
+            ("corpus", lambda path: [read_corpus(path).key]),
+            ("store", lambda path: [read_store_manifest(path).key]),
+            ("model", lambda path: [digest_model(path)] if is_saved_model(path) else []),
+            ("encoder", lambda path: [digest_encoder(str(path))] if path.is_dir() else []),
         ):
-            if place := job.option(role):
-                digests = self._once((role, place), digest, Path(place))
-                yield f"the {role} {place}", record.get(role), digests or ()
+            if path := job.option(role):
+                digests = self._cached((role, path), digest, Path(path))
+                yield f"the {role} {path}", record.get(role), digests or ()
         if teacher := job.option("teacher"):
             key = ("teacher", teacher, *(task.name for task in tasks))
             yield (
                 f"the teacher {teacher}",
                 record.get("teacher"),
-                self._once(key, self._teacher, teacher, tasks) or (),
+                self._cached(key, self._teacher, teacher, tasks) or (),
             )
         rows = record.get("data")
         if isinstance(rows, str) and (text := job.option("text")):
-            files = self._once(("text", text), TextFiles.open, Path(text))
+            files = self._cached(("text", text), TextFiles.open, Path(text))
             yield f"the text {text}", rows, [files.digest] if files else ()
         elif isinstance(rows, dict):
-            yield from self._rows(job, record["identity"], tasks, rows)
+            yield from self._row_digests(job, record["identity"], tasks, rows)
 
-    def _rows(
+    def _row_digests(
         self, job: Job, identity: Mapping[str, Any], tasks: Sequence[Task], before: Mapping[str, str]
     ) -> Iterator[tuple[str, str | None, Sequence[str]]]:
+        """The inputs of `inputs_of` that are rows of tasks; `before`: "task/split" -> recorded digest."""
         corpus, limit, eval_limit = job.option("corpus"), identity.get("limit"), identity.get("eval_limit")
         for task in tasks:
             digests: dict[str, str] = {}
             key: tuple[Any, ...]
             for split in task.validation:
                 key = (task.name, split, eval_limit)
-                digests |= self._once(key, self._validation_rows, task, split, eval_limit) or {}
+                digests |= self._cached(key, self._validation_rows, task, split, eval_limit) or {}
             if task.train:
                 unlabelled = f"{task.name}/{UNLABELLED}" in before
                 options = (limit, corpus, unlabelled)
                 key = (task.name, task.train, *options)
-                digests |= self._once(key, self._training_rows, task, tasks, *options) or {}
+                digests |= self._cached(key, self._training_rows, task, tasks, *options) or {}
             for name, digest in digests.items():
                 yield f"the rows of {name}", before.get(name), [digest]
 
@@ -116,14 +117,15 @@ class _PresentInputs:
     def _training_rows(
         self, task: Task, tasks: Sequence[Task], limit: int | None, corpus: str | None, with_unlabelled: bool
     ) -> dict[str, str]:
-        """The digests of the rows that `load_training_data` would read, and of those without labels."""
+        """The digests of the rows that `load_training_data` would read; unlabelled rows have their own."""
         assert task.train is not None, "the caller checks"
         name = f"{task.name}/{task.train}"
         unlabelled = self._unlabelled if with_unlabelled else None
         split = load_rows(self._source, task, task.train)
         rows = sample_rows(split, limit)
         if corpus:
-            read_corpus(Path(corpus))  # like the next line, raises an error if it is not there any more
+            # These two raise an error if the corpus or the unlabelled rows can no longer be read.
+            read_corpus(Path(corpus))
             _ = unlabelled and unlabelled.open(self._source, task)
             try:
                 rows = add_corpus(Path(corpus), self._source, tasks, task, split, rows, unlabelled)
@@ -147,10 +149,10 @@ class _PresentInputs:
                 digests += [teacher.digest] if teacher and teacher.digest else []
         return digests
 
-    def _once(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of `compute`; None if it raises a UserError."""
-        if key not in self._known:
-            self._known[key] = None
+    def _cached(self, key: tuple[Any, ...], compute: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of `compute`, computed once per key; None if it raises a UserError."""
+        if key not in self._results:
+            self._results[key] = None
             with contextlib.suppress(UserError):  # the table of the finished runs is still useful
-                self._known[key] = compute(*arguments)
-        return self._known[key]
+                self._results[key] = compute(*arguments)
+        return self._results[key]

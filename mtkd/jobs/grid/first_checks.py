@@ -1,6 +1,9 @@
-"""Checks of `first`: what plain text can train, and which cells can start from it."""
+"""Check the `first` runs of a grid: whether plain text can train them, and cells can start from them."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 from mtkd.grids import Grid
 from mtkd.grids.cell import First
@@ -13,7 +16,7 @@ from tasks.common.errors import UserError
 from tasks.data.plain_text import TEXT
 
 _INIT = "student.transformer.init"
-_NO_START = "give the cell `first = false`, or another `first`"
+_NO_START_HINT = "give the cell `first = false`, or another `first`"
 
 
 def check_first(grid: Grid) -> None:
@@ -24,11 +27,18 @@ def check_first(grid: Grid) -> None:
     """
     for name in grid.cells:
         if first := grid.first_of(name):
-            try:
+            with naming_cell(name):
                 _check_start(grid, name, _settings_of(first))
-            except UserError as error:
-                problem = f"cell {name!r}: {error.problem}"
-                raise UserError(problem, expected=error.expected, hint=error.hint) from error
+
+
+@contextlib.contextmanager
+def naming_cell(name: str) -> Iterator[None]:
+    """Add the name of a cell to a UserError that is raised inside the block."""
+    try:
+        yield
+    except UserError as error:
+        problem = f"cell {name!r}: {error.problem}"
+        raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
 def _settings_of(first: First) -> DistillSettings:
@@ -47,35 +57,40 @@ def _settings_of(first: First) -> DistillSettings:
 
 
 def _check_start(grid: Grid, name: str, first: DistillSettings) -> None:
-    """Check that the student of a cell that distils can start from the one that plain text trains."""
+    """Check that the student of a cell that distils can start from the one that was trained on plain text.
+
+    Raises:
+        UserError: it is pruned from the teacher, or one of the two is not a Transformer or has other sizes.
+    """
     recipe = grid.recipe_of(name)
     if recipe_command(recipe) != "distill" or _INIT in grid.sets_of(name):
         return
     cell: DistillSettings = load_settings(recipe, "distill", grid.sets_of(name))
     student = _transformer("its student", cell)
-    given = _transformer("the model of its `first`", first)
+    start = _transformer("the model of its `first`", first)
     if student.prune:
         raise UserError(
             "its student is pruned from the teacher (student.transformer.prune=true), so it cannot start "
             "from another model",
-            hint=_NO_START,
+            hint=_NO_START_HINT,
         )
     for size in ("hidden_size", "intermediate_size", "embedding_size"):
-        wanted, available = getattr(student, size), getattr(given, size)
+        wanted, available = getattr(student, size), getattr(start, size)
         if wanted and available and wanted != available:
             raise _other_size(size, wanted, available, f"{size}={available}")
-    if student.layers and given.layers and student.layers > given.layers:
-        raise _other_size("layers", student.layers, given.layers, f"up to {given.layers} layers")
+    if student.layers and start.layers and student.layers > start.layers:
+        raise _other_size("layers", student.layers, start.layers, f"up to {start.layers} layers")
 
 
 def _transformer(what: str, settings: DistillSettings) -> TransformerSettings:
+    """The Transformer that settings describe; UserError, which starts with `what`, if it is none."""
     if isinstance(settings.student, TransformerStudentSettings):
         return settings.student.transformer
     raise UserError(
         f"{what} ({settings.student.kind}) is not a Transformer, but only Transformers can start from a "
         "model that was trained on plain text",
         expected="student.kind=transformer",
-        hint=_NO_START,
+        hint=_NO_START_HINT,
     )
 
 
@@ -83,5 +98,5 @@ def _other_size(size: str, wanted: int, available: int, expected: str) -> UserEr
     return UserError(
         f"its student has student.transformer.{size}={wanted}, but the model of `first` has {available}",
         expected=expected,
-        hint=f"set `student.transformer.{size}` in `first` or in the cell, or {_NO_START}",
+        hint=f"set `student.transformer.{size}` in `first` or in the cell, or {_NO_START_HINT}",
     )

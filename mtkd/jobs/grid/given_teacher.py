@@ -1,4 +1,4 @@
-"""The scores of a teacher that a grid is given, and that is therefore not scored by a run of the grid."""
+"""Score a teacher that is given to a grid, since no run of the grid scores it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ _FOLDER, _RECORD = "teacher-scores", "evaluation.json"
 
 
 @dataclass(frozen=True)
-class _Recorded(Record):
-    """What was scored: a digest of teacher, task and rows, and the size of the model."""
+class _ScoreRecord(Record):
+    """What was scored.
+
+    Attributes:
+        identity: a digest of the teacher and the rows.
+        parameters: the number of the teacher's weights; `parameters_without_embeddings`: outside the word
+            embeddings.
+    """
 
     identity: str
     parameters: int
@@ -39,11 +45,11 @@ class _Recorded(Record):
 
 @dataclass
 class TeacherScores:
-    """What a given teacher predicts.
+    """The predictions and the size of a given teacher.
 
     Attributes:
         predicted: task -> seed 0 -> split -> predictions.
-        parameters: the number of weights, of the largest one if each task has a teacher of its own;
+        parameters: the number of weights, of the largest model if each task has a teacher of its own;
             `parameters_without_embeddings`: outside the word embeddings.
     """
 
@@ -61,7 +67,7 @@ def score_given_teacher(
 ) -> TeacherScores:
     """Score the teacher of `inputs` on the validation rows that the cells were scored on.
 
-    The predictions are kept in `out`/teacher-scores, so an unchanged teacher is scored only once.
+    The predictions are cached in `out`/teacher-scores, so an unchanged teacher is scored only once.
 
     Args:
         tasks: name -> the task as the models know it.
@@ -69,7 +75,7 @@ def score_given_teacher(
         predicted: cell -> its predictions.
 
     Raises:
-        UserError: the teacher cannot be scored on one of the tasks; names the task.
+        UserError: the teacher cannot be scored on one of the tasks, which the message names.
     """
     if (inputs.out / _FOLDER).is_dir():
         remove_leftovers(inputs.out / _FOLDER)
@@ -91,7 +97,7 @@ def score_given_teacher(
 
 def _score(
     inputs: GridInputs, task: Task, task_spec: str, rows_of_cells: Splits, say: Callable[[str], None]
-) -> tuple[dict[str, RowPredictions], _Recorded]:
+) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
     """The teacher's predictions for the rows of a task, read from `out` or computed."""
     spec = (inputs.teacher or "").replace("{task}", task_spec)
     teachers = [teacher for name, teacher in teachers_by_task(spec) if name in (None, task.name)]
@@ -100,9 +106,9 @@ def _score(
     teacher = find_teachers(teachers, [task], heads=True, labels=inputs.labels_of_teacher([task]))
     assert teacher is not None
     identity = digest_bytes(teacher.digest or teacher.name, *_row_parts(rows_of_cells))
-    place = inputs.out / _FOLDER / file_name(task.name)
-    if known := _read(place, identity, task):
-        return known
+    directory = inputs.out / _FOLDER / file_name(task.name)
+    if cached := _read(directory, identity, task):
+        return cached
     say(f"scoring the teacher {teacher.name} on {task.name}")
     model = teacher.load(None).to(find_device(None))
     scores = evaluate(model, inputs.data or None, [task], limit=inputs.eval_limit).scores
@@ -112,28 +118,30 @@ def _score(
     ):
         raise UserError("the validation rows are not those that the cells were scored on")
     size = count_parameters(model)
-    record = _Recorded(identity, size.total, size.without_embeddings)
-    with atomic_directory(place) as temporary:
+    record = _ScoreRecord(identity, size.total, size.without_embeddings)
+    with atomic_directory(directory) as temporary:
         write_predictions(temporary / PREDICTIONS, scores)
         write_record(temporary / _RECORD, vars(record))
         write_digests(temporary)
     return splits, record
 
 
-def _read(place: Path, identity: str, task: Task) -> tuple[dict[str, RowPredictions], _Recorded] | None:
-    """The predictions and the record in a directory; None if they are incomplete, damaged or of others."""
-    if not all((place / name).is_file() for name in (_RECORD, DIGESTS)):
+def _read(
+    directory: Path, identity: str, task: Task
+) -> tuple[dict[str, RowPredictions], _ScoreRecord] | None:
+    """The cached predictions and their record; None if they are incomplete, damaged or of other inputs."""
+    if not all((directory / name).is_file() for name in (_RECORD, DIGESTS)):
         return None
     try:
-        record = read_record(place / _RECORD, _Recorded)
-        predictions = read_predictions(place / PREDICTIONS, [task]).get(task.name)
+        record = read_record(directory / _RECORD, _ScoreRecord)
+        predictions = read_predictions(directory / PREDICTIONS, [task]).get(task.name)
     except UserError:
         return None
     return (predictions, record) if predictions and record.identity == identity else None
 
 
 def _row_parts(splits: Splits) -> list[str | bytes]:
-    """What identifies the rows of some splits, for a digest."""
+    """The uids and labels of the rows of some splits, for a digest."""
     return [
         part
         for split, rows in sorted(splits.items())

@@ -1,4 +1,4 @@
-"""The rows of a grid's table that train no encoder, and warnings about cells that are no better."""
+"""The baselines in a grid's table, which train no encoder, and warnings about cells that are no better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grid_baselines(
 ) -> tuple[dict[str, Predicted], list[str]]:
     """The predictions of the baselines for the rows that the cells were scored on.
 
-    The vectors of the frozen encoder are kept in `out`/features.
+    The vectors of the frozen encoder are cached in `out`/features.
 
     Args:
         tasks: name -> the task as the models know it.
@@ -40,28 +40,29 @@ def grid_baselines(
         predicted: cell -> its predictions.
 
     Returns:
-        Baseline -> predictions, under the seed 0; and remarks about baselines that are missing.
+        Baseline -> predictions, under the seed 0; and notes about baselines that are missing.
     """
     predictions: dict[str, Predicted] = {}
-    remarks: dict[str, None] = {}
+    notes: list[str] = []
     for name, task in tasks.items():
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
         if not runs:
             continue
         baselines = {CONSTANT: best_constant(task, runs[0])}
         try:
-            baselines |= _of_encoder(grid, inputs, task, specs[name])
+            baselines |= _frozen_encoder_baselines(grid, inputs, task, specs[name])
         except UserError as error:  # the table is still useful
-            remarks[f"No baselines of a frozen encoder for {name}: {error.problem}."] = None
+            notes.append(f"No baselines of a frozen encoder for {name}: {error.problem}.")
         for baseline, splits in baselines.items():
             predictions.setdefault(baseline, {})[name] = {0: splits}
-    return predictions, list(remarks)
+    return predictions, notes
 
 
-def _of_encoder(
+def _frozen_encoder_baselines(
     grid: Grid, inputs: GridInputs, task: Task, task_spec: str
 ) -> dict[str, dict[str, RowPredictions]]:
-    encoder = _encoder(grid, inputs, task_spec)
+    """Baseline -> split -> predictions of the baselines that use the pretrained encoder's vectors."""
+    encoder = _pretrained_encoder(grid, inputs, task_spec)
     if encoder is None or task.train is None:
         raise UserError("the teacher does not say which pretrained encoder it started from")
     source = open_data(inputs.data or None)
@@ -72,8 +73,8 @@ def _of_encoder(
     return encoder_baselines(task, train, validation, FrozenEncoder(encoder, inputs.out / "features"))
 
 
-def _encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
-    """The pretrained encoder that the teacher of an entry of the grid's tasks started from."""
+def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
+    """The pretrained encoder that the teacher of an entry of the tasks started from; None if unknown."""
     if inputs.store:
         described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
         return saved_in(described).info.base
@@ -86,14 +87,14 @@ def _encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
     return next((encoder_of(name) for task, name in teachers if task in (None, *task_spec.split(","))), None)
 
 
-def within_constant(rows: Mapping[str, Row]) -> list[str]:
-    """A warning for each cell that is not clearly better than the best constant prediction on some tasks."""
-    notes = []
-    for name in rows:
-        weak = [task for task, gap in rows[name].above_majority.items() if gap.verdict != "better"]
-        if weak and name != CONSTANT and rows[name].kept:
-            notes.append(
+def weak_row_warnings(rows: Mapping[str, Row]) -> list[str]:
+    """A warning for each trained row that is not clearly better than the best constant prediction."""
+    warnings = []
+    for name, row in rows.items():
+        weak = [task for task, difference in row.above_majority.items() if difference.verdict != "better"]
+        if weak and name != CONSTANT and row.kept:
+            warnings.append(
                 f"Warning: {name} is not clearly better than the best constant prediction on "
                 f"{', '.join(weak)}."
             )
-    return notes
+    return warnings

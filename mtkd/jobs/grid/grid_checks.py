@@ -1,4 +1,4 @@
-"""What the cells of a grid need from its inputs, checked before the first run starts."""
+"""Check that a grid's inputs are what its cells need, before the first run starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
-from mtkd.jobs.grid.first_checks import check_first
+from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
@@ -29,22 +29,22 @@ from tasks.task_names import resolve
 
 
 def check_inputs(grid: Grid, inputs: GridInputs) -> None:
-    """Check that corpus, rows without labels, teacher and the order of its labels suit the cells.
+    """Check that corpus, unlabelled rows, teacher and the order of the teacher's labels suit the cells.
 
     Raises:
-        UserError: an input that a cell needs is missing, no cell can learn from the rows without labels,
-            labels are given for a task that no teacher is asked for, or the teacher has no head, or other
-            labels, for a task whose logits a cell learns from.
+        UserError: an input that a cell needs is missing; unlabelled rows are given, but no cell can learn
+            from them; `teacher_labels` names a task for which no cell uses the given teacher; or the teacher
+            has no head, or other labels, for a task whose logits a cell learns from.
     """
     _require_inputs(grid, inputs)
     _check_unlabelled(grid, inputs)
     _check_teacher_labels(grid, inputs)
-    for task_spec, teacher in _taught(grid, inputs):
+    for task_spec, teacher in _given_teachers(grid, inputs):
         _check_local_teachers(teacher, resolve(task_spec), inputs)
 
 
 def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
-    """Attribute -> error, for each attribute of `inputs` that the grid needs and that is not given."""
+    """The inputs that the grid needs and that are not given: attribute of `inputs` -> error."""
     missing = {}
     if error := _missing_data(grid, inputs):
         missing["data"] = error
@@ -59,12 +59,14 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
             )
             break
     from_text = any(map(grid.first_of, grid.cells))
-    problem = "this grid starts students from plain text"
+    problem = "this grid first trains students on plain text, but no {} is given"
     if from_text and inputs.text is None:
-        missing["text"] = UserError(problem, hint="pass `text='FILE'` with plain text")
+        missing["text"] = UserError(problem.format("text"), hint="pass `text='FILE'` with plain text")
     if given_encoder(grid, inputs) is None:
         if from_text:
-            missing["encoder"] = UserError(problem, hint="pass their teacher as `encoder='NAME'`")
+            missing["encoder"] = UserError(
+                problem.format("teacher for them"), hint="pass their teacher as `encoder='NAME'`"
+            )
         elif (grid.refine and not inputs.store) or "refine" in _commands(grid):
             missing["encoder"] = UserError(
                 "the grid refines an encoder, but none is given", hint="pass `encoder='NAME'`"
@@ -73,6 +75,7 @@ def missing_inputs(grid: Grid, inputs: GridInputs) -> dict[str, UserError]:
 
 
 def _require_inputs(grid: Grid, inputs: GridInputs) -> None:
+    """Raise UserError if a needed input is missing, or if a `first` run is invalid."""
     check_first(grid)
     for error in missing_inputs(grid, inputs).values():
         raise error
@@ -111,9 +114,9 @@ def _commands(grid: Grid) -> set[str]:
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
-    """Check that what the inputs name exists, for each entry of the tasks in place of `{task}`.
+    """Check that the files, directories and models that the inputs name exist, for each entry of the tasks.
 
-    A teacher that is named on the hub is downloaded.
+    A teacher on the hub is downloaded.
 
     Raises:
         UserError: an input is missing; a file, directory or model does not exist or is of another kind; or
@@ -121,14 +124,14 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     """
     _require_inputs(grid, inputs)
     check_given_paths(grid, inputs)
-    for task_spec, teacher in _taught(grid, inputs):
+    for task_spec, teacher in _given_teachers(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
-    for task_spec, teacher in _taught(grid, inputs, logits=False):
+    for task_spec, teacher in _given_teachers(grid, inputs, logits=False):
         find_teachers(teacher, resolve(task_spec), heads=False)
 
 
 def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
-    """Check that what is given exists, apart from the teacher; see `check_paths`."""
+    """Check that the given inputs exist, except for the teacher; see `check_paths`."""
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
     models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
@@ -136,23 +139,20 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     open_data(inputs.data or None)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
-    for argument, value in (("teacher", inputs.teacher), ("store", inputs.store), ("corpus", inputs.corpus)):
-        for path in _of_each(argument, value, grid.specs):
-            if argument == "store":
-                read_store_manifest(Path(local(path)))
+    _paths_by_spec("teacher", inputs.teacher, grid.specs)  # checks the placeholder
+    for path in _paths_by_spec("store", inputs.store, grid.specs):
+        read_store_manifest(Path(local(path)))
+    _paths_by_spec("corpus", inputs.corpus, grid.specs)  # checks the placeholder, even if no cell uses it
     for name, cell in grid.cells.items():
-        for path in _of_each("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
+        for path in _paths_by_spec("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
             read_corpus_manifest(Path(local(path)))
         if student := _student_of(grid, name):
-            try:
+            with naming_cell(name):
                 student.check_start()
-            except UserError as error:
-                problem = f"cell {name!r}: {error.problem}"
-                raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
 def _student_of(grid: Grid, name: str) -> StudentSettings | None:
-    """The settings of the student of a cell that distils."""
+    """The settings of the student of a cell that distils; None for other cells."""
     recipe = grid.recipe_of(name)
     if recipe_command(recipe) != "distill":
         return None
@@ -160,19 +160,23 @@ def _student_of(grid: Grid, name: str) -> StudentSettings | None:
     return student
 
 
-def _of_each(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
-    """What an input names for each entry of the tasks."""
+def _paths_by_spec(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
+    """The path or name that an input gives for each entry of the tasks; empty if it is not given.
+
+    Raises:
+        UserError: it contains another placeholder than {task}.
+    """
     paths = [value.replace("{task}", spec) for spec in specs] if value else []
     if any(set("{}") & set(path) for path in paths):
         raise UserError(
-            f"`{argument}={value!r}` has another placeholder than {{task}}",
-            expected="a path or name, in which {task} stands for the task",
+            f"`{argument}={value!r}` contains a placeholder other than {{task}}",
+            expected="a path or name in which {task} stands for the task",
         )
     return paths
 
 
 def learns_without_labels(grid: Grid, name: str) -> bool:
-    """True if a cell can learn from rows without labels."""
+    """True if a cell can learn from unlabelled rows."""
     return any(not loss.needs_labels for loss in _losses(grid, name))
 
 
@@ -182,7 +186,7 @@ def learns_from_logits(grid: Grid, name: str) -> bool:
 
 
 def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
-    """The losses of a cell that distils; those of other cells are not listed."""
+    """The classes of the losses of a cell that distils; empty for other cells."""
     recipe = grid.recipe_of(name)
     if recipe_command(recipe) != "distill":
         return []
@@ -191,21 +195,20 @@ def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
 
 
 def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
+    """Raise UserError if no cell can learn from the given unlabelled rows, or they are for another task."""
     names = [name for name in grid.cells if learns_without_labels(grid, name)] if inputs.unlabelled else []
     if inputs.unlabelled and not names:
-        raise UserError(
-            "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
-        )
+        raise UserError("no cell of the grid can learn from unlabelled rows", hint="leave `unlabelled` out")
     task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
     tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
 
 
-def _taught(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:
-    """Each entry of the tasks whose logits a cell learns from, with the given teacher.
+def _given_teachers(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:
+    """The given teacher of each entry of the tasks on which a cell learns from logits: (entry, teacher).
 
     Args:
-        logits: False for those of cells that distil without learning from logits.
+        logits: False = of the cells that distil, those that do not learn from logits.
     """
     if not inputs.teacher or inputs.store or grid.refine:
         return []
@@ -216,8 +219,8 @@ def _taught(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tupl
 
 
 def _check_teacher_labels(grid: Grid, inputs: GridInputs) -> None:
-    """Check that the tasks of `teacher_labels` are among those that a given teacher teaches."""
-    taught = [task.name for task_spec, _ in _taught(grid, inputs) for task in resolve(task_spec)]
+    """Check that a cell learns from the logits of the given teacher on each task of `teacher_labels`."""
+    taught = [task.name for task_spec, _ in _given_teachers(grid, inputs) for task in resolve(task_spec)]
     if inputs.teacher_labels and not taught:
         raise UserError(
             "`teacher_labels` gives the order of a teacher's labels, but no cell of the grid learns from the "

@@ -1,4 +1,4 @@
-"""What all runs of a grid share (`GridInputs`), and one run: a command and the runs that it needs (`Job`)."""
+"""The inputs that all runs of a grid share (`GridInputs`), and a command with the runs it needs (`Job`)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class GridInputs:
         limit, eval_limit: rows per training and validation split; None = all.
         epochs: the number of epochs of the reference's runs, over all their stages; the other cells are
             trained for as many steps as these runs. None = as in each cell's recipe and settings.
-        unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
-        unlabelled_limit: maximum number of rows without labels per task; None = all.
+        unlabelled: task -> a file of unlabelled rows, or a list of files, for cells that distil.
+        unlabelled_limit: maximum number of unlabelled rows per task; None = all.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
     """
 
@@ -60,8 +60,8 @@ class GridInputs:
     unlabelled_limit: int | None = None
     teacher_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def data_words(self, limit: int | None = None) -> list[str]:
-        """The options of a command that name its data, and how many rows of it are used.
+    def data_options(self, limit: int | None = None) -> list[str]:
+        """The options of a command that name its data and limit the number of rows.
 
         Args:
             limit: used instead of the attribute `limit`; None = use the attribute.
@@ -75,8 +75,8 @@ class GridInputs:
         """The augmented corpus that a cell trains on: its own, or the given one; None if it uses none."""
         return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
-    def unlabelled_words(self, spec: str) -> list[str]:
-        """The options of a command that name the rows without labels of its tasks, and how many are used."""
+    def unlabelled_options(self, spec: str) -> list[str]:
+        """The options of a command that name the unlabelled rows of its tasks, and limit their number."""
         options = []
         tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
         for task, files in self.unlabelled.items():
@@ -86,18 +86,17 @@ class GridInputs:
         return options if limit is None else [*options, "--unlabelled-limit", str(limit)]
 
     def labels_of_teacher(self, tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
-        """The part of `teacher_labels` that is about these tasks."""
+        """The entries of `teacher_labels` for these tasks."""
         names = [task.name for task in tasks]
         return {task: labels for task, labels in self.teacher_labels.items() if task in names}
 
-    def teacher_labels_words(self, spec: str) -> list[str]:
+    def teacher_labels_options(self, spec: str) -> list[str]:
         """The options of a command that give the order of the teacher's labels for its tasks."""
         labels_by_task = self.labels_of_teacher(resolve(spec)) if self.teacher_labels else {}
-        return [
-            word
-            for task, labels in labels_by_task.items()
-            for word in ("--teacher-labels", f"{task}={label_list(labels)}")
-        ]
+        options = []
+        for task, labels in labels_by_task.items():
+            options += ["--teacher-labels", f"{task}={label_list(labels)}"]
+        return options
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,11 @@ class Job:
         words: the command, without the number of steps that `steps_of` determines.
         out: the run directory.
         needs: jobs that must be finished before this one starts.
-        steps_of: train for as many steps as these jobs did together, with as many evaluations as the one of
-            them that was evaluated most often; empty = `words` determine the number of steps.
-        tasks: for `steps_of`, count only the steps that fall to these tasks, in proportion to their rows;
-            empty = all steps.
-        stages: for `steps_of`, stage of the recipe -> weight, to divide the steps among the stages.
+        steps_of: train for as many steps as these jobs together, with as many evaluations as the one of them
+            that has the most; empty = `words` determine the number of steps.
+        tasks: for `steps_of`, count only the steps on these tasks, in proportion to their rows; empty = all
+            steps.
+        stages: for `steps_of`, stage of the recipe -> weight by which the steps are divided among stages.
     """
 
     words: tuple[str, ...]
@@ -131,12 +130,12 @@ class Job:
         if not all(map(_is_finished, runs)):
             return [*self.words, "--steps", f"STEPS OF {' AND '.join(map(str, runs))}"]
         steps = sum(_steps_of_tasks(run, self.tasks) for run in runs)
-        words = [*self.words, *evaluation_words(runs, steps, self.words)]
+        words = [*self.words, *evaluation_options(runs, steps, self.words)]
         if len(self.stages) < 2:
             return [*words, "--steps", str(steps)]
         shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
         settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
-        return [*words, *setting_words(settings)]
+        return [*words, *setting_options(settings)]
 
     def option(self, name: str) -> str | None:
         """The value of an option of the command; None if it is not given."""
@@ -145,28 +144,28 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """True if the directory holds a finished run of exactly this command."""
+        """True if the run directory holds a finished run of exactly this command."""
         return self.finished_command == with_urls(self.command)
 
     @property
     def finished_command(self) -> list[str] | None:
-        """The command whose finished run the directory holds; None if it holds none.
+        """The command whose finished run the run directory holds; None if it holds none.
 
-        If the comparison was moved, or is named by another path now, its paths in the recorded command are
-        replaced by the present ones.
+        If the directory of the comparison was moved, or is given by another path now, the paths inside it are
+        updated in the recorded command.
         """
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()) or not _is_finished(self.out):
             return None
-        return _with_present_paths(read_record(self.command_file, list[str]), with_urls(self.command))
+        return _with_current_paths(read_record(self.command_file, list[str]), with_urls(self.command))
 
     def require_same_command(self) -> None:
-        """Raise UserError if the directory holds the finished run of another command."""
+        """Raise UserError if the run directory holds the finished run of another command."""
         before, now = self.finished_command, with_urls(self.command)
         if before is None or before == now or self.steps_of:
             return  # the steps of a `steps_of` run are known only once the other run is finished
-        same = [word == other for word, other in zip(before, now, strict=False)]
-        n_same = (*same, False).index(False)
+        is_same = [word == other for word, other in zip(before, now, strict=False)]
+        n_same = (*is_same, False).index(False)  # the number of words before the first difference
         changed = [shlex.join(words[max(0, n_same - 1) : n_same + 3]) or "nothing" for words in (before, now)]
         raise UserError(
             f"{self.out} holds a run with other options: `... {changed[0]} ...`, not `... {changed[1]} ...`",
@@ -176,20 +175,20 @@ class Job:
 
     @property
     def command_file(self) -> Path:
-        """Where the command of the finished run is recorded."""
+        """The file in which the command of the finished run is recorded."""
         return self.out.with_name(f"{self.out.name}.{_COMMAND}")
 
     @property
     def log(self) -> Path:
-        """The output of the command."""
+        """The file to which the command's output is written."""
         return self.out.with_name(f"{self.out.name}.{_LOG}")
 
 
-def _with_present_paths(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Replace the paths in a recorded command that are inside its comparison by the present ones.
+def _with_current_paths(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Update the paths in a recorded command that lie inside the directory of its comparison.
 
-    The old and the new path of the run (`--out`) end with the same names. What is in front of these is where
-    the comparison was, and where it is now.
+    The old and the new run directory (`--out`) end with the same names. The parts before these are the old
+    and the new directory of the comparison.
 
     Args:
         before: the recorded command.
@@ -201,12 +200,12 @@ def _with_present_paths(before: Sequence[str], now: Sequence[str]) -> list[str]:
     while old.name == new.name and old.name:
         old, new = old.parent, new.parent
 
-    def same(word: str, present: str) -> bool:
+    def was_moved(word: str, current: str) -> bool:
         path = Path(word)
-        return path.is_relative_to(old) and new / path.relative_to(old) == Path(present)
+        return path.is_relative_to(old) and new / path.relative_to(old) == Path(current)
 
     pairs = zip_longest(before, now[: len(before)], fillvalue="")
-    return [present if same(word, present) else word for word, present in pairs]
+    return [current if was_moved(word, current) else word for word, current in pairs]
 
 
 def _is_finished(run: Path) -> bool:
@@ -215,10 +214,10 @@ def _is_finished(run: Path) -> bool:
 
 
 def _steps_of_tasks(run: Path, tasks: Sequence[str]) -> int:
-    """How many of the steps of a finished run fall to some tasks, in proportion to the rows of its tasks.
+    """The steps of a finished run that count for some of its tasks, in proportion to their training rows.
 
     Args:
-        tasks: names of tasks; those that the run does not train are ignored. Empty = all.
+        tasks: names of tasks; those that the run does not train are ignored. Empty = all steps.
     """
     steps: int = total_of_stages(run, "steps")
     rows = read_run_record(run / RUN_FILE).get("rows", {})
@@ -229,7 +228,11 @@ def _steps_of_tasks(run: Path, tasks: Sequence[str]) -> int:
 
 
 def total_of_stages(run: Path, key: str) -> Any:
-    """The sum of "steps" or "seconds" over the stages of a finished run, from its run.json."""
+    """The sum of "steps" or "seconds" over the stages of a finished run.
+
+    Raises:
+        UserError: run.json does not record them.
+    """
     training = read_run_record(run / RUN_FILE).get("training", {})
     stages = [training] if key in training else training.values()
     if not all(key in stage for stage in stages):
@@ -237,40 +240,40 @@ def total_of_stages(run: Path, key: str) -> Any:
     return sum(stage[key] for stage in stages)
 
 
-def evaluation_words(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
-    """The option with which a run is evaluated as often as a finished run.
+def evaluation_options(runs: Sequence[Path], steps: int, words: Sequence[str] = ()) -> list[str]:
+    """The option that makes a run have as many evaluations as a finished run.
 
     Without it, a run with shorter epochs would be evaluated more often, and the best of more evaluations
     scores higher by chance.
 
     Args:
-        runs: finished runs; the one that was evaluated most often counts.
+        runs: finished runs, of which the one with the most evaluations counts.
         steps: the number of steps of the new run.
-        words: the other words of the command; if they set the length of an epoch, there is no such option.
+        words: the other words of the command; if they set the length of an epoch, no option is returned.
     """
     evaluations = max(map(_evaluations, runs))
     if not evaluations or any(_EPOCH_LENGTH.match(word) for word in words):
         return []
-    return setting_words({"train.steps_per_epoch": math.ceil(steps / evaluations)})
+    return setting_options({"train.steps_per_epoch": math.ceil(steps / evaluations)})
 
 
 def _evaluations(run: Path) -> int:
-    """How often the model of a finished run was evaluated during training; epoch 0 does not count."""
+    """The number of evaluations during training in a finished run, without the one before the first step."""
     training = read_run_record(run / RUN_FILE).get("training", {})
     stages = [training] if "steps" in training else training.values()
     history = [record for stage in stages for record in stage.get("history", ())]
     return sum("scores" in record and record.get("epoch") != 0 for record in history)
 
 
-def setting_words(values: Mapping[str, Any]) -> list[str]:
-    """Settings as options of a command."""
+def setting_options(values: Mapping[str, Any]) -> list[str]:
+    """Settings as `--set` options of a command."""
     return [word for key, value in values.items() for word in ("--set", f"{key}={as_toml(value)}")]
 
 
 def apportion(weights: Sequence[int], total: int) -> list[int]:
-    """Split a total into whole numbers in proportion to weights; each of them is at least 1.
+    """Divide a total into whole numbers in proportion to weights; each of them is at least 1.
 
-    This is the largest remainder method: the exact shares are rounded down, and the remaining units go to the
+    This is the largest remainder method: the exact shares are rounded down, and what remains is added to the
     shares with the largest remainders.
     """
     exact = [weight / sum(weights) * total for weight in weights]

@@ -17,9 +17,10 @@ class PlannedRun:
     """One cell, trained on one entry of the grid's tasks with one seed.
 
     Attributes:
-        jobs: the commands, in an order in which they can run.
-        scored: those of them whose scores are the cell's.
-        trained: those whose steps and seconds count as the cell's own.
+        spec: the entry of the grid's tasks.
+        jobs: the commands, each after those that it needs.
+        scored: those of them whose scores are the cell's scores.
+        trained: those whose steps and seconds are the cell's training cost.
     """
 
     cell: str
@@ -31,7 +32,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the run in messages."""
         return f"{self.cell}, {self.spec}, seed {self.seed}"
 
 
@@ -39,8 +40,7 @@ def plan_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
     """All runs of a grid: the teachers that it refines first, then seed by seed and cell by cell.
 
     Raises:
-        UserError: a cell needs plain text, a corpus or a teacher, and none is given; or `epochs` is
-            too small.
+        UserError: a cell needs an input that is not given (see `check_inputs`), or `epochs` is too small.
     """
     check_inputs(grid, inputs)
     runs = _teacher_runs(grid, inputs)
@@ -51,7 +51,7 @@ def plan_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
 
 
 def _teacher_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
-    """The runs that refine the teachers; none if they are given."""
+    """The runs that refine the grid's teachers; none if a teacher or store is given instead."""
     if grid.refine is None:
         return []
     runs = {}
@@ -72,15 +72,15 @@ def _cell_run(grid: Grid, inputs: GridInputs, name: str, task_spec: str, seed: i
     later: list[Job] = []
     if then:
         model = main[0].out
-        label = model.with_name(f"{model.name}-then")
-        options, needs = ["--seed", str(seed), *inputs.data_words()], (*main[0].needs, main[0])
-        later = finetune_jobs(then, then.tasks or task_spec, str(model), options, label, needs)
+        prefix = model.with_name(f"{model.name}-then")
+        options, needs = ["--seed", str(seed), *inputs.data_options()], (*main[0].needs, main[0])
+        later = finetune_jobs(then, then.tasks or task_spec, str(model), options, prefix, needs)
     all_jobs = tuple(dict.fromkeys((*earlier, *needed, *main, *later)))
     return PlannedRun(name, task_spec, seed, all_jobs, tuple(later or main), (*main, *later))
 
 
 def _with_needs(job: Job) -> Iterator[Job]:
-    """A job after all jobs that it needs."""
+    """The jobs that a job needs, directly or not, and then the job itself."""
     for other in job.needs:
         yield from _with_needs(other)
     yield job

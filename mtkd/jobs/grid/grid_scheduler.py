@@ -1,4 +1,4 @@
-"""Runs the commands of a grid, each in a process of its own, several at the same time."""
+"""Run the commands of a grid, each in a process of its own, and several at the same time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _INTERRUPTED = (130, 143)
 
 
 def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> dict[Path, str]:
-    """Run the unfinished jobs, up to `parallel` at the same time; each after those that it needs.
+    """Run the unfinished jobs, up to `parallel` at the same time, and each after the jobs that it needs.
 
-    A job that fails does not stop the others, except for those that need it. With several at the same time,
-    each gets its share of the CPU cores as threads. When this process is interrupted, so are the commands;
-    they write a checkpoint, and the next call resumes them.
+    A job that fails stops only the jobs that need it. If several run at the same time, the CPU cores are
+    divided among them. When this process is interrupted, so are the commands; they write a checkpoint, and
+    the next call resumes them.
 
     Args:
         say: called with a line before each job starts, and when one has failed.
 
     Returns:
-        Run directory -> what went wrong, of the jobs that failed or whose needs failed.
+        Run directory -> error message, for jobs that failed and those that need them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or a command was interrupted.
@@ -43,15 +43,15 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
     waiting = list(dict.fromkeys(jobs))
     number = len(waiting)
     done: set[Path] = set()
-    broken: dict[Path, str] = {}
-    runner = _Runner(parallel)
+    errors: dict[Path, str] = {}
+    runner = _CommandRunner(parallel)
     running: dict[Future[str | None], Job] = {}
     with contextlib.closing(runner), ThreadPoolExecutor(parallel) as pool, sigterm_exits():
         try:
             while waiting or running:
                 for job in list(waiting):
-                    if failed := next((need for need in job.needs if need.out in broken), None):
-                        broken[job.out] = broken[failed.out]
+                    if failed := next((need for need in job.needs if need.out in errors), None):
+                        errors[job.out] = errors[failed.out]
                         waiting.remove(job)
                     elif all(need.out in done for need in job.needs):
                         if job.finished:
@@ -67,24 +67,24 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
                     if (problem := future.result()) is None:
                         done.add(job.out)
                     else:
-                        broken[job.out] = problem
+                        errors[job.out] = problem
                         say(f"failed: {problem} ({job.log})")
         except BaseException:
             runner.stop()
             raise
-    return broken
+    return errors
 
 
-class _Runner:
-    """Starts commands, and stops those that run."""
+class _CommandRunner:
+    """Runs commands, and can stop those that are running."""
 
     def __init__(self, parallel: int):
         self._environment = os.environ | {PARENT: "1"}
         if parallel > 1:
             self._environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // parallel))
-        # Its end tells the commands that this process has ended, even if it was killed.
-        self._alive = os.pipe()
-        self._live: set[Any] = set()
+        # The standard input of all commands. They end when it closes, as it does if this process is killed.
+        self._pipe = os.pipe()
+        self._processes: set[Any] = set()
         self._lock, self._stopped = threading.Lock(), False
 
     def run(self, job: Job) -> str | None:
@@ -98,15 +98,15 @@ class _Runner:
                 argv = [sys.executable, "-m", "mtkd.cli.main", *command]
                 process = subprocess.Popen(
                     argv,
-                    stdin=self._alive[0],
+                    stdin=self._pipe[0],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=self._environment,
                 )
-                self._live.add(process)
+                self._processes.add(process)
             code = process.wait()
             with self._lock:
-                self._live.discard(process)
+                self._processes.discard(process)
         if code == 0:
             write_json(job.command_file, command)
             return None
@@ -120,13 +120,13 @@ class _Runner:
         return next((line for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
 
     def close(self) -> None:
-        """Close the pipe, when no command runs any more."""
-        for descriptor in self._alive:
+        """Close the pipe; call it when no command is running."""
+        for descriptor in self._pipe:
             os.close(descriptor)
 
     def stop(self) -> None:
-        """Ask the commands to write a checkpoint and end; none is started any more."""
+        """Ask the running commands to write a checkpoint and end; no further command is started."""
         with self._lock:
             self._stopped = True
-            for process in self._live:
+            for process in self._processes:
                 process.terminate()

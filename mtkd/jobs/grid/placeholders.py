@@ -1,4 +1,4 @@
-"""Placeholders such as TEACHER, which a dry run prints for inputs that a grid needs and that are missing."""
+"""Placeholders such as TEACHER, which a dry run prints in place of missing inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mtkd.jobs.grid.grid_jobs import GridInputs
 
 
 def fill_placeholders(grid: Grid, inputs: GridInputs) -> tuple[GridInputs, dict[str, str]]:
-    """Fill each missing input that the grid needs with a placeholder such as TEACHER.
+    """Replace each input that the grid needs and that is missing by a placeholder such as TEACHER.
 
-    Commands with such words can be printed, but not run.
+    Commands with placeholders can be printed, but not run.
 
     Returns:
-        The filled inputs; and for each placeholder its attribute -> a hint that says how to give it.
+        The inputs with placeholders; and for each missing attribute, a hint that says how to give it.
     """
     missing = missing_inputs(grid, inputs)
     words: dict[str, Any] = {name: name.upper() for name in missing}

@@ -1,4 +1,4 @@
-"""How long a cell trains: its epochs, divided among stages, or the same number of steps as other runs."""
+"""How long a cell trains: for some epochs, divided among its stages, or for as many steps as other runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
 
 
 def settings_without_length(grid: Grid, inputs: GridInputs, name: str) -> dict[str, Any]:
-    """The settings of a cell, without those of its length if `epochs` or `steps_of` decides it."""
+    """The settings of a cell, without its epochs and steps if `epochs` or `steps_of` decides about them."""
     settings = grid.sets_of(name)
     if not (inputs.epochs or grid.cells[name].steps_of):
         return settings
@@ -27,7 +27,7 @@ def settings_without_length(grid: Grid, inputs: GridInputs, name: str) -> dict[s
 
 
 def epoch_options(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> list[str]:
-    """The options that make the stages of a cell's run last `epochs` epochs together.
+    """The options with which the stages of a cell's run together train for `epochs` epochs; empty without it.
 
     Raises:
         UserError: there are more stages than epochs.
@@ -60,20 +60,23 @@ def stages_of(grid: Grid, name: str, task_spec: str) -> list[Stage]:
 
 
 def stage_weights(stages: Sequence[Stage]) -> list[int]:
-    """The proportions in which stages divide epochs or steps."""
+    """The weights by which epochs or steps are divided among stages."""
     lengths = [stage.train.epochs for stage in stages]
     return [1 if "auto" in lengths else int(length) for length in lengths]
 
 
 def steps_key(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> tuple[Any, ...]:
-    """With equal keys, the same epochs on the same tasks take two cells the same number of steps."""
+    """Everything besides its tasks and epochs that decides a cell's number of steps.
+
+    For two cells with equal keys, the same number of epochs on the same tasks is the same number of steps.
+    """
     cell, settings = grid.cells[name], _settings(grid, name, task_spec)
     rows = (cell.limit or inputs.limit, inputs.corpus_of(cell), learns_without_labels(grid, name))
-    return (*rows, _batches(settings), _text_lengths(settings, task_spec))
+    return (*rows, _batch_settings(settings), _length_settings(settings, task_spec))
 
 
 def specs_that_train(specs: Sequence[str], task_spec: str) -> list[str]:
-    """The entries of `specs` that together train every task of `task_spec`; empty if one is not trained."""
+    """The entries of `specs` that together train every task of `task_spec`; empty if a task is missing."""
     if task_spec in specs:
         return [task_spec]
     wanted = {task.name for task in resolve(task_spec)}
@@ -88,14 +91,14 @@ def _settings(grid: Grid, name: str, task_spec: str) -> Any:
     return load_settings(recipe, recipe_command(recipe), grid.sets_of(name), task_spec)
 
 
-def _trains(settings: Any) -> list[TrainSettings]:
+def _train_settings(settings: Any) -> list[TrainSettings]:
     """The training settings of each stage."""
     stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else [settings]
     return [stage.train for stage in stages]
 
 
-def _batches(settings: Any) -> list[Any]:
-    """What decides each stage's number of batches per epoch, with its weight if the stages differ."""
+def _batch_settings(settings: Any) -> list[Any]:
+    """The settings that decide each stage's batches per epoch, with its weight if the stages differ."""
     batches = [
         (
             ("tokens", train.batch_tokens) if train.batch_tokens else ("rows", train.batch_size),
@@ -103,17 +106,20 @@ def _batches(settings: Any) -> list[Any]:
             train.unlabelled_fraction,
             train.min_confidence,
         )
-        for train in _trains(settings)
+        for train in _train_settings(settings)
     ]
     if len(set(batches)) == 1:  # however the epochs are divided, they have as many steps
         return batches[:1]
     return list(zip(batches, stage_weights(settings.resolved_stages()), strict=True))
 
 
-def _text_lengths(settings: Any, task_spec: str) -> list[Any]:
-    """The lengths of texts, where they decide the number of batches: by tokens, or by windows of spans."""
+def _length_settings(settings: Any, task_spec: str) -> list[Any]:
+    """The settings that decide the lengths of texts, if the number of batches depends on these; else empty.
+
+    It does for batches of a number of tokens, and for span tasks, whose texts are cut into windows.
+    """
     by_windows = any(task.kind == "span" for task in resolve(task_spec))
-    if not (by_windows or any(train.batch_tokens for train in _trains(settings))):
+    if not (by_windows or any(train.batch_tokens for train in _train_settings(settings))):
         return []
     reader = getattr(settings, "student", settings)
     return [getattr(reader, key, None) for key in ("max_length", "stride", "vocabulary")]

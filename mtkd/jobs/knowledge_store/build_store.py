@@ -1,4 +1,4 @@
-"""Building and repairing knowledge stores."""
+"""Build knowledge stores, and repair damaged ones."""
 
 from __future__ import annotations
 
@@ -48,15 +48,16 @@ def build_store(
     """Build a store, or the missing part of an unfinished one.
 
     Args:
-        workers: what makes the shards; the output does not depend on it.
+        command: the command line that is recorded in the manifest.
+        workers: what computes the shards; the output does not depend on it.
         warn: called with each warning about the rows.
 
     Returns:
         The manifest, the prepared store, and the number of shards that were written now.
 
     Raises:
-        UserError: as for `prepare_store`; `out` holds something else or another process is writing it; there
-            is not enough disk space; a value of the teacher is not finite.
+        UserError: as for `prepare_store`; `out` holds something else, or another process is writing to it;
+            there is not enough disk space; or an output of the teacher is not finite.
     """
     prepared = prepare_store(request)
     for text in prepared.warnings if make_accelerator().is_main_process else ():
@@ -79,7 +80,7 @@ def repair_store(
     """
     manifest = read_store_manifest(out)
     damaged = damaged_shards(out, manifest)
-    if not damaged and not any(out.glob(f"shards/*{DIGEST}")):  # left by a repair that was killed
+    if not damaged and not any(out.glob(f"shards/*{DIGEST}")):  # a repair that was killed leaves such files
         return manifest, []
     prepared = prepare_store(
         check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
@@ -87,7 +88,7 @@ def repair_store(
     if prepared.job.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
-            hint="restore what it was built with, or build it again with `overwrite=True`",
+            hint="restore the inputs that it was built with, or build it again with `overwrite=True`",
         )
     _write(prepared, out, manifest.command, workers)
     return read_store_manifest(out), list(damaged)
@@ -96,7 +97,7 @@ def repair_store(
 def _write(
     prepared: PreparedStore, out: Path, command: str, workers: Workers, *, overwrite: bool = False
 ) -> list[PlannedShard]:
-    """Write the missing or damaged shards, then the rest of the store; returns these shards."""
+    """Write the missing or damaged shards, then the rest of the store; returns the shards written now."""
     job, accelerator = prepared.job, make_accelerator()
     ranks = ProcessGroup.of(accelerator)
     load = prepared.teacher.loader(job.contents.max_length) if workers.in_other_processes else None
@@ -127,13 +128,13 @@ def _write(
 
 
 def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
-    """Describe how a store differs from the requested one."""
+    """Say how a store differs from the requested one, for an error message."""
     job, teacher = prepared.job, manifest.teacher
     if teacher.digest != prepared.teacher.digest:
         requested = prepared.teacher
         return (
-            f"its teacher is {teacher.name} (digest {(teacher.digest or 'of the hub')[:12]}), "
-            f"not {requested.name} (digest {(requested.digest or 'of the hub')[:12]})"
+            f"its teacher is {_with_digest(teacher.name, teacher.digest)}, not "
+            f"{_with_digest(requested.name, requested.digest)}"
         )
     if teacher.tokeniser != job.teacher.tokeniser.digest:
         return (
@@ -149,23 +150,27 @@ def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
                 f"its {name} rows have the digest {str(rows.get(name))[:12]}, not "
                 f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
             )
-    return "it holds other knowledge (recipe, `settings`, `dtype`, `precision` or `batch`)"
+    return "it was built with another recipe, `settings`, `dtype`, `precision` or `batch`"
+
+
+def _with_digest(teacher: str, digest: str | None) -> str:
+    """The name of a teacher with its digest; encoders from the hub have none."""
+    return f"{teacher} (digest {digest[:12]})" if digest else f"{teacher} (from the hub)"
 
 
 def _check_space(prepared: PreparedStore, out: Path) -> None:
-    """Raise UserError if the disk has no room for the store."""
+    """Raise UserError if the disk has not enough free space for the store."""
     written = sum(file.stat().st_size for file in (out / "shards").glob("*.safetensors"))
     free = shutil.disk_usage(out).free
     if prepared.bytes - written > free:
         raise UserError(
             f"the store needs {prepared.bytes:,} bytes, but {out} has only {free:,} free",
-            hint="`budget='SIZE'` keeps the best part that fits, `dtype='int8'` halves the size; "
-            "see `mtkd.plan_store`",
+            hint="limit it with `budget='SIZE'`, or halve it with `dtype='int8'`; see `mtkd.plan_store`",
         )
 
 
 def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], command: str) -> None:
-    """Write the row index, and finally the manifest."""
+    """Write the row index, then the manifest, which marks the store as finished."""
     job, teacher_ref = prepared.job, prepared.teacher
     for name, rows in prepared.rows.items():
         write_rows(out, rows, [shard for shard in job.shards if shard.task == name])
@@ -185,5 +190,6 @@ def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], 
 
 
 def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:
-    outputs = LogitsLayout.of(job.tasks[name])
-    return StoreTask(name, count, job.digests[name], outputs.count, outputs.per)
+    """The manifest's entry for a task; `count`: the number of its rows."""
+    logits = LogitsLayout.of(job.tasks[name])
+    return StoreTask(name, count, job.digests[name], logits.count, logits.per)

@@ -1,4 +1,4 @@
-"""Planning a knowledge store: validate the request, read the rows, predict the size; nothing is written."""
+"""Plan a knowledge store: validate the request, read the rows, predict size and time; nothing is written."""
 
 from __future__ import annotations
 
@@ -46,17 +46,18 @@ _TIMED_BATCHES = 6
 
 @dataclass(frozen=True)
 class StoreRequest(Record):
-    """The arguments of building a store.
+    """The arguments for building a store.
 
     Attributes:
         recipe, sets: the recipe that will use the store, and overrides of its settings.
-        data, tasks, limit, corpus: which training rows are stored.
-        unlabelled, unlabelled_limit: the rows without labels; see `tasks.data.unlabelled.UnlabelledRequest`.
+        data, tasks, limit, corpus: the training rows whose outputs are stored.
+        unlabelled, unlabelled_limit: the unlabelled rows; see `tasks.data.unlabelled.UnlabelledRequest`.
         teacher: the teacher whose outputs are stored.
-        dtype: number format of vectors on disk.
-        precision: precision in which the teacher runs.
+        dtype: the number format of the vectors on disk.
+        precision: the precision in which the teacher runs.
         batch: rows per batch of the teacher.
-        budget: maximum size in bytes; the recipe's depth, tokens and width are then chosen to fit.
+        budget: the maximum size in bytes, to which the recipe's depth, tokens and width are fitted; None = as
+            in the recipe.
     """
 
     recipe: str
@@ -79,13 +80,13 @@ class StoreRequest(Record):
         def absolute(name: str | None) -> str | None:
             return str(Path(name).resolve()) if name and Path(name).exists() else name
 
-        def of_file(name: str) -> str:
-            """Only with an ending, as `sst2` may be a task and also a directory."""
+        def absolute_file(name: str) -> str:
+            # Only with a suffix, since a directory may have the name of a task or recipe.
             return str(absolute(name)) if name.endswith(".toml") else name
 
         paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
-        paths["recipe"] = of_file(self.recipe)
-        paths["tasks"] = ",".join(of_file(name.strip()) for name in self.tasks.split(","))
+        paths["recipe"] = absolute_file(self.recipe)
+        paths["tasks"] = ",".join(absolute_file(name.strip()) for name in self.tasks.split(","))
         files = {
             task: [absolute_pattern(f) for f in file] if isinstance(file, list) else absolute_pattern(file)
             for task, file in self.unlabelled.items()
@@ -95,13 +96,15 @@ class StoreRequest(Record):
 
 @dataclass(frozen=True)
 class PreparedStore:
-    """A store that is ready to be built: the rows are read, the teacher is loaded.
+    """A store that is ready to be built: the rows are read, and the teacher is loaded.
 
     Attributes:
-        corpus: the key of the corpus; None if there is none.
+        rows: task -> rows.
+        corpus: the key of the augmented corpus; None if there is none.
         chosen: the settings chosen to fit the budget, dotted name -> value.
         sizes: kind of knowledge -> predicted bytes.
-        warnings: about the rows, such as those that the teacher cuts.
+        student_layers: the number of layers of the student that the recipe describes.
+        warnings: about the rows, such as those that the teacher truncates.
     """
 
     request: StoreRequest
@@ -117,7 +120,7 @@ class PreparedStore:
 
     @property
     def bytes(self) -> int:
-        """Predicted size of the whole store."""
+        """The predicted size of the whole store."""
         return sum(self.sizes.values())
 
 
@@ -126,9 +129,10 @@ class StorePlan:
     """The predicted content and cost of a store.
 
     Attributes:
-        tokens: number of tokens of all rows, without padding.
+        rows: the number of rows of all tasks.
+        tokens: the number of their tokens, without padding.
         free: free bytes on the disk.
-        seconds: estimated running time of the teacher.
+        seconds: the estimated running time of the teacher.
         ahsk: layers x tokens x fraction of the width that are kept of a full-length row (Liu et al. 2021),
             and the same without a selection; None if the recipe selects nothing.
     """
@@ -166,18 +170,18 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     limit = "student.max_length" if validated.aligned else "max_length of the teacher"
     warnings = [*data.warnings, *data.window_warnings, *all_rows.cut_warnings(teacher.reader, limit)]
     warn_of_slow_bf16(request.precision, make_accelerator().device, warnings.append)
-    contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
+    spec, max_length = teacher_ref.config.spec, teacher.info.max_length
+    contents = Contents.of(need, request.dtype, spec, max_length)
     index_bytes = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}
     if request.budget is not None:
-        counts = {
-            n: _count_entries(with_token_limit(contents, 1), teacher, data, rows)
-            for n, rows in encoded.items()
-        }
+        # The budget limits the tokens, and a selection excludes [SEP] only if it has a limit (any number).
+        limited = with_token_limit(contents, 1)
+        counts = {name: _count_entries(limited, teacher, data, rows) for name, rows in encoded.items()}
         chosen = _fit_to_budget(request.budget, settings, validated, contents, counts, index_bytes)
         settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
         need = validate_run(settings, request.teacher, tasks).teacher_need
-        contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
+        contents = Contents.of(need, request.dtype, spec, max_length)
     counted = {name: _count_entries(contents, teacher, data, rows) for name, rows in encoded.items()}
     shards = []
     for name, rows in encoded.items():
@@ -206,7 +210,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
 
 
 def _training_rows(request: StoreRequest, tasks: list[Task], corpus: Path | None) -> TrainingData:
-    """The rows of a store, copies and rows without labels included."""
+    """The rows of a store, including augmented copies and unlabelled rows."""
     files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
     unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
     unlabelled.check(tasks)
@@ -215,21 +219,25 @@ def _training_rows(request: StoreRequest, tasks: list[Task], corpus: Path | None
 
 
 def absolute_pattern(pattern: str) -> str:
-    """A pattern of files as an absolute path; the name of a split stays as it is."""
+    """A file pattern as an absolute path; the name of a split is returned unchanged."""
     return str(Path(pattern).resolve()) if glob.glob(pattern) else pattern
 
 
 def with_token_limit(contents: Contents, tokens: int) -> Contents:
-    """The same contents with another number of tokens."""
+    """The same contents with another number of tokens per row in the selection, if there is one."""
     need = contents.need
     selection = replace(need.selection, tokens=tokens) if need.selection else None
     return replace(contents, need=replace(need, selection=selection))
 
 
 def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
+    """The number of tokens of each row of a task, and how many of them a selection may keep at most.
+
+    A limit on the tokens is lifted here, but still decides whether [SEP] may be kept.
+    """
     selection = contents.need.selection
-    everything = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
-    tokens, eligible = entry_counts(everything, teacher.reader_of(data.tasks[rows.task]), rows)
+    unlimited = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
+    tokens, eligible = entry_counts(unlimited, teacher.reader_of(data.tasks[rows.task]), rows)
     return Counted(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
 
 
@@ -241,14 +249,22 @@ def _fit_to_budget(
     counted: Mapping[str, Counted],
     index_bytes: int,
 ) -> dict[str, Any]:
-    """The depth, tokens and width that fit a budget, as overrides of settings."""
+    """The depth, tokens and width that fit a budget, as dotted setting -> value.
+
+    Args:
+        budget: the maximum size of the store in bytes.
+        index_bytes: the size of the row index.
+
+    Raises:
+        UserError: the recipe stores no hidden states, or the budget is too small.
+    """
     names = [name for name, term in settings.terms.items() if term.loss == "hidden_knowledge"]
     selection = contents.need.selection
     if not names or selection is None:
         raise UserError(
             f"`budget` chooses how much of the hidden states is kept, but {settings.name} keeps none",
             expected="recipes with a hidden_knowledge term, such as hsk-tinybert-4",
-            hint="remove `budget`",
+            hint="leave `budget` out",
         )
 
     def size_of(depth: int, tokens: int, width: float) -> int:
@@ -299,7 +315,7 @@ def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) ->
 
 
 def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
-    """Estimate the running time of the teacher in seconds from a few batches of different lengths."""
+    """Estimate the running time of the teacher in seconds by timing a few batches of different lengths."""
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
     total = 0.0
     for name, rows in job.data.items():
@@ -307,9 +323,8 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
         batches = length_sorted_batches(rows, collate.reader, job.batch_size)
         count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
         timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
-        pack_outputs(
-            source.outputs(job.tasks[name], timed[0].to(accelerator.device)), job.contents
-        )  # warms up
+        warm_up = timed[0].to(accelerator.device)
+        pack_outputs(source.outputs(job.tasks[name], warm_up), job.contents)
         started = time.perf_counter()
         for batch in timed:
             pack_outputs(source.outputs(job.tasks[name], batch.to(accelerator.device)), job.contents)

@@ -1,4 +1,4 @@
-"""Checking that a knowledge store can replace the teacher of a run."""
+"""Check that a knowledge store can replace the teacher of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from tasks.common.errors import UserError
 
 
 def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
-    """The teacher of a store; if a teacher is named too, it must be the same."""
+    """The teacher of a store.
+
+    Args:
+        teacher: the teacher that the user named too; None = none.
+        heads: True if its task heads are needed.
+
+    Raises:
+        UserError: the named teacher is not the one that the store was built with.
+    """
     manifest = read_store_manifest(store)
     if teacher is not None:
         teacher_ref = TeacherRef.find(teacher, heads)
@@ -31,7 +39,7 @@ def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRe
 
 
 def check_selection(selection: Selection, settings: DistillSettings) -> None:
-    """Check that no more tokens per row are kept than the student reads."""
+    """Raise UserError if a selection keeps more tokens per row than the student reads."""
     if selection.tokens is not None and selection.tokens > settings.student.max_length:
         raise UserError(
             f"cannot keep {selection.tokens} tokens of rows of at most {settings.student.max_length}",
@@ -41,11 +49,11 @@ def check_selection(selection: Selection, settings: DistillSettings) -> None:
 
 
 def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) -> None:
-    """Check that the store of a bi-encoder ranks the tokens of each text by the attention in that text."""
+    """Raise UserError if the store of a bi-encoder ranks tokens by attention between the two texts."""
     if selection.ranked and manifest.format < 4:
         raise UserError(
             f"the store {store} is of format {manifest.format}, which ranks the tokens of two texts by "
-            "attention between the texts, although its bi-encoder reads each separately",
+            "attention between the texts, although its bi-encoder reads each text separately",
             expected="a store of format 4 or newer",
             hint="build the store again with `overwrite=True`",
         )
@@ -54,8 +62,14 @@ def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) ->
 def check_store(
     settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
 ) -> None:
-    """Check that a store has all needed outputs, that its rows were read as this student reads them, and that
-    its shards can be read.
+    """Check that a store can replace the teacher of a run.
+
+    Args:
+        need: the outputs that the losses need.
+        aligned: True if the student must read the same tokens as the teacher.
+
+    Raises:
+        UserError: the store lacks an output, its rows have another maximum length, or a shard is damaged.
     """
     missing = need.missing_from(manifest.contents.offers)
     if missing:

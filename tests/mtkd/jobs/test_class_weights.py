@@ -1,4 +1,4 @@
-"""Class weights against torch's weighted cross-entropy, and the settings of rows without labels."""
+"""Class weights against torch's weighted cross-entropy, and the settings for unlabelled rows."""
 
 from __future__ import annotations
 

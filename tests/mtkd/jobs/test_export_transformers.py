@@ -84,6 +84,6 @@ def test_what_transformers_cannot_express(tiny_encoder: Path, tmp_path: Path) ->
         mtkd.export(hidden, out=tmp_path / "x", format="transformers")
     with pytest.raises(UserError, match=r"`format=.tensorflow.` is not valid"):
         mtkd.export(hidden, out=tmp_path / "x", format="tensorflow")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="`int8` is for"):
+    with pytest.raises(UserError, match="`int8` applies only to"):
         mtkd.export(hidden, out=tmp_path / "x", format="transformers", int8=True)
     assert not list(tmp_path.iterdir())

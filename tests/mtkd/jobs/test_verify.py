@@ -56,7 +56,9 @@ def test_digests_of_another_form_are_named(content: str, tmp_path: Path, mtkd: C
     found = library.verify(tmp_path)
     assert list(found.damaged) == [str(tmp_path / "digests.json")]
     answered = mtkd("verify", tmp_path)
-    assert answered.code == 2 and "in the form in which mtkd writes them" in " ".join(answered.out.split())
+    assert answered.code == 2 and "is not a list of digests as mtkd writes it" in " ".join(
+        answered.out.split()
+    )
 
 
 def test_flipped_bits_are_found(place: Path) -> None:

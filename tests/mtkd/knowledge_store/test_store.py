@@ -520,7 +520,7 @@ def test_directories_that_cannot_take_a_store(
 ) -> None:
     with pytest.raises(UserError, match="holds another knowledge store: its rte rows have the digest"):
         built(store, tiny_teacher, limit=20)
-    with pytest.raises(UserError, match="holds another knowledge store: it holds other knowledge"):
+    with pytest.raises(UserError, match="holds another knowledge store: it was built with another"):
         built(store, tiny_teacher, dtype="int8")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"do not belong to a knowledge store: notes\.txt"):

@@ -138,8 +138,8 @@ def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
     assert result.task.label == "urgent" and result.task.kind == "classify"
     assert result.notes[:3] == (
         "5 empty texts in the train rows",
-        "the label could also be 'grade': `label='COLUMN'`",
-        "the numbers in 'urgent' are taken for classes: `kind='regress'` for scores",
+        "the label could also be 'grade'; to choose it, use `label='COLUMN'`",
+        "the numbers in 'urgent' are treated as classes; if they are scores, use `kind='regress'`",
     )
 
 
@@ -164,7 +164,7 @@ def test_whole_numbers_have_the_same_names_in_all_formats(suffix: str, tmp_path:
     table.slice(0, 9).to_pandas().to_csv(tmp_path / "dev.csv", index=False)
     made = mtkd.init_pipeline([file, tmp_path / "dev.csv"], out=tmp_path / "job")
     assert made.task.labels == ("0", "1", "2")
-    assert any("are taken for classes" in note for note in made.notes)
+    assert any("are treated as classes" in note for note in made.notes)
     assert not any("in no" in note for note in made.notes), made.notes
     assert not mtkd.check_data(tasks=made.task_file).errors
 
@@ -369,7 +369,7 @@ def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
     made = mtkd.init_pipeline(
         [str(tmp_path / "train.jsonl"), str(tmp_path / "validation.jsonl")], out=tmp_path / "out"
     )
-    assert made.notes == ("the label 'godo' is in validation rows, but in no training row: a typo?",)
+    assert made.notes == ("the label 'godo' is in validation rows, but in no training row: is it a typo?",)
 
 
 @pytest.mark.parametrize("written", [int, float])
@@ -386,7 +386,7 @@ def test_blank_labels_are_missing_and_labels_that_look_alike_are_named(tmp_path:
     result = mtkd.init_pipeline(write(tmp_path / "own.csv", rows), out=tmp_path / "job")
     assert result.task.labels == ("YES", "no", "yes", "yes ")
     assert any("'YES' and 'yes', 'YES' and 'yes '" in note for note in result.notes), result.notes
-    assert "8 training rows without a label: text for the student" in result.notes
+    assert "8 training rows without a label: the student uses their text" in result.notes
 
 
 def test_rare_labels_and_labels_that_may_mean_none_are_named(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_cells_that_are_unlike_the_rest_of_their_column_are_named(tmp_path: Path
     rows[30] |= {"label": "7", "grade": "good"}
     data = write(tmp_path / "own.csv", rows)
     notes = mtkd.init_pipeline(data, out=tmp_path / "job").notes
-    assert f"the label '7' ({data}:32) is a number, unlike most: a mistake?" in notes
+    assert f"the label '7' ({data}:32) is a number, unlike most labels: is it a mistake?" in notes
     for kind in (None, "regress"):
         with pytest.raises(mtkd.UserError, match=r"own\.csv:32: the label 'good' in the column 'grade'"):
             mtkd.init_pipeline(data, out=tmp_path / "job2", label="grade", kind=kind)

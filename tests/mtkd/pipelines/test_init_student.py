@@ -182,6 +182,6 @@ def test_overwrite_removes_the_files_of_the_earlier_job(reviews: Path) -> None:
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     tickets = {"tickets.toml", "tickets-train.parquet", "tickets-validation.parquet"}
     assert names == {"pipeline.toml", *tickets, "claims.toml", "mine.txt"}
-    assert "claims.toml, which an earlier call wrote and you have edited, stays where it is" in made.notes
+    assert "claims.toml, which an earlier call wrote and you have edited, is not removed" in made.notes
     library.init_pipeline(reviews, out=out, name="tickets")
     assert (out / "tickets.toml").is_file()

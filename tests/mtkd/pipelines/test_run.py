@@ -421,7 +421,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"tasks": "rtee"}, ["unknown task 'rtee'", "'rte'"]),
         ({"tasks": "own.toml"}, ["no such file: own.toml"]),
         ({"steps.studnt.steps": 3}, ["step 'studnt'", "it has no command (did you mean 'student'?)"]),
-        ({"steps.student.out": "out"}, ["step 'teacher'", "lies inside out, that of the step"]),
+        ({"steps.student.out": "out"}, ["step 'teacher'", "lies inside out, the output of the step"]),
         ({"steps.teacher.out": "."}, ["step 'teacher'", "--out . contains pipeline.toml"]),
         ({"steps.teacher.out": "pipeline.toml"}, ["step 'teacher'", "the path of the pipeline"]),
         ({"out": "a\0b"}, ["step 'teacher'", "NUL"]),

@@ -77,6 +77,6 @@ def test_a_teacher_with_another_scale_is_named() -> None:
     noise = np.random.default_rng(0).normal(0, 0.3, (40, 1))
     assert teacher_checks._other_scale(labels[:, None] + noise, labels) is None
     remark = teacher_checks._other_scale((labels[:, None] + noise) / 5, labels)
-    assert remark is not None and "where the labels are 0 to 5" in remark
+    assert remark is not None and "the labels from 0 to 5" in remark
     assert teacher_checks._other_scale(noise, labels) is None, "a teacher that knows nothing has no scale"
     assert teacher_checks._other_scale((labels[:, None] + noise) / 5, np.full(40, np.nan)) is None

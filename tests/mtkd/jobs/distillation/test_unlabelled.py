@@ -1,4 +1,4 @@
-"""Rows without labels: the student learns from them as from any other row of its teacher."""
+"""Unlabelled rows: the student learns from them as from any other row of its teacher."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_rows_without_labels_need_a_loss_that_can_use_them(tiny_teacher: Path, t
     source = TableSource({"sst2": splits | {"unlabelled": {"sentence": rows}}})
     made = run(tmp_path / "labels", None, source, supervision="labels")
     assert made.record["warnings"] == [
-        "rows without labels are not used, since every loss of this run needs labels"
+        "unlabelled rows are not used, since every loss of this run needs labels"
     ]
 
 
@@ -275,9 +275,7 @@ def test_copies_of_rows_without_labels_follow_the_rows(mtkd: Any, tmp_path: Path
     assert load(limit=0) == load(None, limit=0) == (3 * 16, 0)
     others = write_texts(tmp_path / "other.csv", 30, "book"), write_texts(tmp_path / "few.csv", 29)
     for other in (None, *others):
-        with pytest.raises(
-            UserError, match="30 rows without labels of sst2, but the run has other"
-        ) as refused:
+        with pytest.raises(UserError, match="30 unlabelled rows of sst2, but the run uses other") as refused:
             load(other)
         assert refused.value.hint is not None and "`unlabelled_limit=0`" in refused.value.hint
     again = mtkd("augment", "mask", *words, "--out", corpus)

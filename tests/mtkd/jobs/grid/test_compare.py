@@ -841,7 +841,7 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
 
     (other,) = by_name["another teacher"].scored
     assert other.words[0] == "refine" and other.out != refine.out
-    assert other.command[-2:] == ["--steps", "42"], "it has no rows without labels, so it takes these steps"
+    assert other.command[-2:] == ["--steps", "42"], "it has no unlabelled rows, so it takes these steps"
     assert [job.words[:3] for job in by_name["tuned teacher"].scored] == 2 * [
         ("finetune", "--model", str(refine.out))
     ]
@@ -1374,7 +1374,7 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     unknown = mtkd(*words, "--dry-run", "--unlabelled", "stsb=more.csv")
     assert unknown.code == 2 and "--unlabelled names the task 'stsb'" in unknown.err
     useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
-    assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
+    assert useless.code == 2 and "no cell of the grid can learn from unlabelled rows" in useless.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
     changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "data": "pocket", "unlabelled": paths}
