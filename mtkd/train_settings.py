@@ -92,9 +92,9 @@ class TrainSettings(Strict):
         steps_per_epoch: the number of steps that count as an epoch, after which the model is evaluated; None
             = one pass over the rows.
         unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
-            labelled row once, and as many rows without labels as make up this fraction; the next epoch
-            continues with the rows without labels that follow. None = all rows once.
-        min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
+            labelled row once, and as many unlabelled rows as make up this fraction; the next epoch
+            continues with the unlabelled rows that follow. None = all rows once.
+        min_confidence: drop unlabelled rows if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per
             label, or "balanced" = inversely proportional to their number of rows; None = 1. They are divided

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled", "languages")
 
 MAX_COPIES = 100_000  # of a row
-UNLABELLED = "unlabelled"  # the split of rows without labels
+UNLABELLED = "unlabelled"  # the split of unlabelled rows
 
 
 @suggests_fields
@@ -46,7 +46,7 @@ class Task(Record):
             are added up (`tasks.model_tasks`). Empty if both have the same labels.
         groups: the groups of tasks that it belongs to on the command line (`--tasks nli`).
         files: split -> file, relative to the data directory; empty for built-in tasks.
-        unlabelled: files or patterns of files of rows without labels, relative to the data directory.
+        unlabelled: files or patterns of files of unlabelled rows, relative to the data directory.
         hub: (dataset, configuration) of the official copy, or None; `{language}` in the configuration stands
             for the language of a split.
         submission: test split -> file name of GLUE's submission format.

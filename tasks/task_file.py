@@ -22,7 +22,7 @@
 
     [files]                                 # split -> file; splits: train, validation*, test*
     train = "extra/train.parquet"
-    unlabelled = "extra/more-*.parquet"     # rows without labels: a file, a pattern, or a list of these
+    unlabelled = "extra/more-*.parquet"     # unlabelled rows: a file, a pattern, or a list of these
 
 Without `[files]` the rows are searched under the task's name, as for built-in tasks.
 """

@@ -70,7 +70,7 @@ def mask(
             (docs/scale.md).
         address: the address of the Ray cluster; "auto" = the one on this machine; None = start one.
         limit: the maximum number of training rows per task.
-        unlabelled, unlabelled_limit: rows without labels, which are copied too; see `mtkd.distill`.
+        unlabelled, unlabelled_limit: unlabelled rows, which are copied too; see `mtkd.distill`.
         overwrite: replace another corpus in `out`.
         command: the command line that the corpus's manifest records.
 
@@ -282,7 +282,7 @@ def _write(
 def _load(
     source: DataSource, task: Task, limit: int | None, unlabelled: UnlabelledRequest, *, warn: bool
 ) -> tuple[Rows, int]:
-    """The training rows of a task, followed by its rows without labels, and the number of these."""
+    """The training rows of a task, followed by its unlabelled rows, and the number of these."""
     assert task.train is not None, "only trainable tasks have copies"
     train = load_rows(source, task, task.train, limit)
     rows, added = unlabelled.append(source, task, train)

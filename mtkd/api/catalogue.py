@@ -69,7 +69,7 @@ def check_data(
     Args:
         data: see `refine`.
         tasks: by default all built-in tasks that the data have.
-        unlabelled: task -> rows without labels, which are also checked (see `distill`); by default those of
+        unlabelled: task -> unlabelled rows, which are also checked (see `distill`); by default those of
             data and task files.
         max_length: the number of tokens to which your models truncate a row, 128 in most recipes; the report
             warns about longer rows.

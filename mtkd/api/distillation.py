@@ -85,10 +85,10 @@ def distill(
         init: the weights that a Transformer student starts from: a run, or an encoder.
         corpus: an augmented corpus, which is added to the training rows.
         store: a knowledge store to use instead of the teacher.
-        unlabelled: task -> rows without labels, which the teacher labels for the student to learn from: a
+        unlabelled: task -> unlabelled rows, which the teacher labels for the student to learn from: a
             file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
-        unlabelled_limit: the maximum number of rows without labels per task (a seeded sample); 0 = none.
+        unlabelled_limit: the maximum number of unlabelled rows per task (a seeded sample); 0 = none.
             `limit` counts the other training rows.
         workers, engine, address: processes that compute the teacher's logits, if these are computed before
             training (`teacher.cache_logits`); see `build_store`. They do not train.
@@ -181,7 +181,7 @@ def _distill_rows(
 
     Args:
         request: the arguments of `prepare`.
-        unlabelled: the rows without labels, and their maximum number.
+        unlabelled: the unlabelled rows, and their maximum number.
         options: other arguments of `mtkd.jobs.distillation.distill`.
     """
     from mtkd.api.model import Model

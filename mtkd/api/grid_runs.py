@@ -64,7 +64,7 @@ def compare(
             steps. They do not apply to the teacher, nor to the runs before (`first`) and after (`then`) a
             cell's own run.
         limit, eval_limit: the maximum number of training and of validation rows per task.
-        unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
+        unlabelled, unlabelled_limit: files of unlabelled rows, and the maximum number of their rows per
             task (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
         reference: the cell that the others are compared with; by default the grid's, or its first.

@@ -61,7 +61,7 @@ def plan_store(
         out: the directory whose free disk space is checked.
         corpus: an augmented corpus whose copies are also stored.
         limit: the maximum number of training rows per task.
-        unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
+        unlabelled, unlabelled_limit: files of unlabelled rows, and the maximum number of their rows per
             task (see `distill`); by default those of data and task files.
         settings: dotted setting -> value; overrides the recipe's.
         dtype: the data type of vectors on disk: "fp32", "fp16", "bf16" or "int8".

@@ -47,7 +47,7 @@ def suggest_students(
         data: the training rows; with them, BiLSTM and static students are also timed with a vocabulary pruned
             to the tokens of these rows (`student.vocabulary=pruned`). Not needed for task files with [files].
         tasks: by default those of the teacher.
-        unlabelled: rows without labels of these tasks; see `mtkd.distill`.
+        unlabelled: unlabelled rows of these tasks; see `mtkd.distill`.
         seq_len: tokens per row.
         batch: rows per batch.
         rounds: timed batches per model, after one that is not timed.

@@ -76,7 +76,7 @@ _run_options = stack(
 @_copies_option
 @_run_options
 def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
-    """Write masked copies of training rows and of rows without labels (MKD, after Tang et al.).
+    """Write masked copies of training rows and of unlabelled rows (MKD, after Tang et al.).
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
     Under torchrun or `accelerate launch`, the work is sharded across processes, too.

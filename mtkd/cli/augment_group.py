@@ -24,7 +24,7 @@ from mtkd.cli.lazy_group import LazyGroup
     },
 )
 def augment() -> None:
-    """Generate training text: corpora of rows without labels, for a teacher to label."""
+    """Generate training text: corpora of unlabelled rows, for a teacher to label."""
 
 
 @click.group(

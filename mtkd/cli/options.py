@@ -98,7 +98,7 @@ unlabelled_limit_option = click.option(
     "--unlabelled-limit",
     type=click.IntRange(min=0),
     metavar="N",
-    help="at most N rows without labels per task (a seeded sample); 0 = none",
+    help="at most N unlabelled rows per task (a seeded sample); 0 = none",
 )
 teacher_labels_option = click.option(
     "--teacher-labels",

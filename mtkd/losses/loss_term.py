@@ -88,7 +88,7 @@ class LossTerm(nn.Module, ABC):
         student_need, teacher_need: the outputs that the term needs from each model. Layers can be set in
             `__init__`, but logits must be declared by the class, because the class alone decides whether the
             teacher needs task heads.
-        needs_labels: True if the loss is undefined for rows without labels.
+        needs_labels: True if the loss is undefined for unlabelled rows.
         without_layers: whether the loss can be used if a model has no Transformer layers, such as a BiLSTM:
             True, False, or the settings that make it possible, such as {"row_vector": "pooled"}. It is only
             used to suggest other losses in error messages.

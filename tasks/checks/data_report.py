@@ -78,7 +78,7 @@ def report_on(
 
     Args:
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
-        unlabelled: the rows without labels to report on; by default those that tasks and source name.
+        unlabelled: the unlabelled rows to report on; by default those that tasks and source name.
     """
     unlabelled.check(tasks)
     splits: list[SplitReport] = []

@@ -45,7 +45,7 @@ class Balance:
         """The counts of all rows."""
         if self._needs_all_rows and len(self._scores) > 1:
             self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
-        order = sorted(self._rows, key=self._without_label.__eq__)  # rows without labels come last
+        order = sorted(self._rows, key=self._without_label.__eq__)  # unlabelled rows come last
         return tuple(Count(label, self._rows[label]) for label in order)
 
     def _count(self, labels: ParsedLabels) -> None:

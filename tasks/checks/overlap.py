@@ -1,4 +1,4 @@
-"""Warnings about training rows, and rows without labels, that are also validation or test rows."""
+"""Warnings about training rows, and unlabelled rows, that are also validation or test rows."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
 
 
 def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:
-    """A warning for each validation and test split that shares texts with the rows without labels.
+    """A warning for each validation and test split that shares texts with the unlabelled rows.
 
     Args:
-        rows: the rows without labels.
+        rows: the unlabelled rows.
         own_split: the split that the rows come from, which is not compared.
     """
     by_split: dict[str, np.ndarray] = {}

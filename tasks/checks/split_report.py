@@ -118,7 +118,7 @@ def report_split(
 def report_unlabelled(
     task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
 ) -> SplitReport:
-    """The report on the rows without labels of a task.
+    """The report on the unlabelled rows of a task.
 
     Args:
         leaks: the warnings about rows that also occur in other splits.

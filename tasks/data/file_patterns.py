@@ -1,4 +1,4 @@
-"""The files that patterns match, and those with rows without labels that a task names."""
+"""The files that patterns match, and those with unlabelled rows that a task names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
 
 
 def files_of_task(task: Task, root: Path | None) -> list[Path]:
-    """The files with rows without labels that a task names; none if none of them exists.
+    """The files with unlabelled rows that a task names; none if none of them exists.
 
     Args:
         root: the directory at which relative paths start.
@@ -48,10 +48,10 @@ def files_of_task(task: Task, root: Path | None) -> list[Path]:
 
 
 def refuse_repeated(paths: Sequence[Path], task: Task) -> None:
-    """Raise UserError if a file of rows without labels would be read twice."""
+    """Raise UserError if a file of unlabelled rows would be read twice."""
     counts = Counter(path.resolve() for path in paths)
     if twice := [path for path in paths if counts[path.resolve()] > 1]:
         raise UserError(
-            f"the file {twice[0]} is named twice for the rows without labels of task {task.name!r}",
+            f"the file {twice[0]} is named twice for the unlabelled rows of task {task.name!r}",
             hint="name each file once; a pattern may match files that are named as well",
         )

@@ -58,7 +58,7 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
 
 
 def missing_unlabelled(task: Task, patterns: Sequence[str], root: Path | None) -> UserError:
-    """The error for files of rows without labels that do not exist.
+    """The error for files of unlabelled rows that do not exist.
 
     Args:
         patterns: files or patterns, of which none matches a file.
@@ -68,7 +68,7 @@ def missing_unlabelled(task: Task, patterns: Sequence[str], root: Path | None) -
     files = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
     near = "" if patterns[0] in splits else did_you_mean(patterns[0], [*splits, *files])
     return UserError(
-        f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
+        f"no file of unlabelled rows of task {task.name!r}: {', '.join(patterns)}{near}",
         expected="a file, a pattern such as 'more-*.parquet', or, alone, a split without labels, such as "
         + (task.test[0] if task.test else UNLABELLED),
         hint=f"relative paths of a task file start at its own directory or at {root or 'the data directory'}"

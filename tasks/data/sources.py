@@ -89,7 +89,7 @@ class DataSource(ABC):
         return read if isinstance(read, SplitFiles) else None
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        """A function that reads the rows without labels of a task, some at a time; None if there are none.
+        """A function that reads the unlabelled rows of a task, some at a time; None if there are none.
 
         Args:
             named: True if they were asked for; the pocket tasks have such rows only then.

@@ -1,4 +1,4 @@
-"""Rows without labels, for a teacher to label: streamed from files into memory-mapped columns.
+"""Unlabelled rows, for a teacher to label: streamed from files into memory-mapped columns.
 
 Memory use is about 40 bytes per row, whatever the length of the texts. Rows of `span` tasks are an exception:
 they are cut into windows in memory.
@@ -35,7 +35,7 @@ _STEP = 65_536  # rows processed at once
 
 @dataclass(frozen=True)
 class UnlabelledRequest:
-    """Which rows without labels a run uses.
+    """Which unlabelled rows a run uses.
 
     Attributes:
         files: task -> what to read instead of the task's own file: a file, a pattern of files or a list of
@@ -72,7 +72,7 @@ class UnlabelledRequest:
         return ({"unlabelled": named} if named else {}) | limit
 
     def open(self, source: DataSource, task: Task) -> Batches | None:
-        """A function that reads the rows without labels of a task; None if it has none.
+        """A function that reads the unlabelled rows of a task; None if it has none.
 
         Raises:
             UserError: a file or split does not exist.
@@ -88,7 +88,7 @@ class UnlabelledRequest:
         if isinstance(requested, str) and requested in task.splits:
             return partial(source.batches, task, requested)
         if not names_files(requested):
-            table = as_table(requested, task.columns, f"the rows without labels of {task.name}")
+            table = as_table(requested, task.columns, f"the unlabelled rows of {task.name}")
             return lambda: RawTable(table, f"unlabelled:{task.name}").parts(_STEP)
         patterns = [requested] if isinstance(requested, str | Path) else list(requested)
         paths: list[Path] = []
@@ -101,7 +101,7 @@ class UnlabelledRequest:
         return lambda: read_all_batches(paths, task)
 
     def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:
-        """The training rows followed by the requested rows without labels, and the number of these.
+        """The training rows followed by the requested unlabelled rows, and the number of these.
 
         Raises:
             UserError: as for `open` and `append_unlabelled`.
@@ -157,7 +157,7 @@ def _refuse_labels(task: Task, raw: RawTable) -> None:
     if rows:
         value = repr(column[rows[0]].as_py())[:40]
         raise UserError(
-            f"{raw.location(rows[0])}: column {task.label!r} holds {value}, but rows without labels "
+            f"{raw.location(rows[0])}: column {task.label!r} holds {value}, but unlabelled rows "
             f"(task {task.name!r}) must not have one",
             hint=f"put these rows into the training file, or drop the column {task.label!r}",
         )
@@ -166,10 +166,10 @@ def _refuse_labels(task: Task, raw: RawTable) -> None:
 def append_unlabelled(
     task: Task, train: Rows, batches: Batches, limit: int | None = None
 ) -> tuple[Rows, int]:
-    """The training rows followed by the rows without labels, and the number of these.
+    """The training rows followed by the unlabelled rows, and the number of these.
 
     Args:
-        limit: maximum number of rows without labels, a random subset in file order; that of a larger limit
+        limit: maximum number of unlabelled rows, a random subset in file order; that of a larger limit
             contains it. Tasks with groups keep whole groups.
 
     Raises:

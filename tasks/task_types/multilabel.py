@@ -83,7 +83,7 @@ class MultiLabel(TaskType):
         return pa.chunked_array([pa.array(texts, pa.string())])
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
-        """The number of rows with each label (rows may count several times), then of rows without labels."""
+        """The number of rows with each label (rows may count several times), then of unlabelled rows."""
         sizes = np.nansum(labels.values, axis=0).astype(int).tolist()
         none = int((labels.values.sum(axis=1) == 0).sum())
         counts = list(zip(task.labels, sizes, strict=True))

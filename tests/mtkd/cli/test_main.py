@@ -202,7 +202,7 @@ def test_every_recipe_loads() -> None:
                 "--unlabelled",
                 "rte=a",
             ],
-            ["no file of rows without labels of task 'rte': a"],
+            ["no file of unlabelled rows of task 'rte': a"],
         ),
         (
             [
@@ -217,7 +217,7 @@ def test_every_recipe_loads() -> None:
                 "--unlabelled",
                 "sst2=train",
             ],
-            ["rows without labels (task 'sst2') must not have one"],
+            ["unlabelled rows (task 'sst2') must not have one"],
         ),
         (["evaluate", "--model", "none", "--data", "pocket"], ["there is no such directory"]),
         (["predict", "--model", "none"], ["--glue-submission"]),

@@ -1,4 +1,4 @@
-"""Rows without labels, against the same rows read at once by pyarrow."""
+"""Unlabelled rows, against the same rows read at once by pyarrow."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
         open_data(["pocket", str(tmp_path / "data")]), sst2
     )
     assert generated is not None and sum(raw.table.num_rows for raw in generated()) > 3900
-    with pytest.raises(UserError, match="no file of rows without labels of task 'squad': unlabelled"):
+    with pytest.raises(UserError, match="no file of unlabelled rows of task 'squad': unlabelled"):
         UnlabelledRequest({"squad": "unlabelled"}).open(open_data("pocket"), TASKS["squad"])
-    with pytest.raises(UserError, match="no file of rows without labels of task 'pair': nothing"):
+    with pytest.raises(UserError, match="no file of unlabelled rows of task 'pair': nothing"):
         UnlabelledRequest({"pair": "nothing.csv"}).open(open_data(str(tmp_path / "data")), PAIR)
     with pytest.raises(UserError, match="data is a directory\n  expected: a file of rows"):
         appended(PAIR, str(tmp_path / "data"))
@@ -145,7 +145,7 @@ def test_a_task_file_names_them(tmp_path: Path) -> None:
     )
     several = load_task(tmp_path / "mine.toml")
     assert several.unlabelled == (str(tmp_path / "more-1.csv"), "other.csv")
-    with pytest.raises(UserError, match=r"no file of rows without labels of task 'mine': other\.csv"):
+    with pytest.raises(UserError, match=r"no file of unlabelled rows of task 'mine': other\.csv"):
         UnlabelledRequest().open(open_data("pocket"), several)
     overlapping = replace(
         several, unlabelled=tuple(str(tmp_path / name) for name in ("more-1.csv", "m*.csv"))
@@ -155,7 +155,7 @@ def test_a_task_file_names_them(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('extends = "sst2"\n[files]\nunlabelled = "gone.csv"')
     extended = load_task(tmp_path / "mine.toml")
     assert (extended.train, extended.files) == ("train", {}), "its other splits are those of sst2"
-    with pytest.raises(UserError, match=r"no file of rows without labels of task 'sst2': gone\.csv"):
+    with pytest.raises(UserError, match=r"no file of unlabelled rows of task 'sst2': gone\.csv"):
         UnlabelledRequest().open(open_data("pocket"), extended)
 
 
@@ -232,8 +232,7 @@ def test_rows_that_are_also_validation_or_test_rows_are_counted() -> None:
     source = open_data({"pair": splits})
     rows = appended(PAIR, TEXTS).slice(3, 28)
     assert overlap_warnings(source, PAIR, rows, None) == [
-        "1 of the 25 rows without labels of pair is also in the split "
-        f"{split}, so scores on it may be too high"
+        f"1 of the 25 unlabelled rows of pair is also in the split {split}, so scores on it may be too high"
         for split in ("validation", "test")
     ]
     assert len(overlap_warnings(source, PAIR, rows, "test")) == 1

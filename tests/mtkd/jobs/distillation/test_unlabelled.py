@@ -102,7 +102,7 @@ def test_rows_without_labels_need_a_loss_that_can_use_them(tiny_teacher: Path, t
     with pytest.raises(UserError, match="`unlabelled` names the task 'rte'"):
         request = Request(source, "sst2", tmp_path / "run")
         distill(request, settings_of(), str(tiny_teacher), unlabelled=UnlabelledRequest({"rte": rows}))
-    with pytest.raises(UserError, match="holds 1, but rows without labels"):
+    with pytest.raises(UserError, match="holds 1, but unlabelled rows"):
         run(tmp_path / "run", tiny_teacher, source, {"sentence": rows, "label": [None, 1]})
     with pytest.raises(UserError, match="no column 'sentence'"):
         run(tmp_path / "run", tiny_teacher, source, {"sentences": rows})
