@@ -65,7 +65,11 @@ _FILE_OPTIONS = (
     type=click.IntRange(min=1),
     help="rows read at once, and sorted by length to save padding",
 )
-@click.option("--threads", type=THREADS, help="number of CPU threads  [default: all cores]")
+@click.option(
+    "--threads",
+    type=THREADS,
+    help="number of CPU threads  [default: all cores for an export, else torch's default]",
+)
 @click.option("--probabilities/--no-probabilities", default=True, help="also write the probabilities")
 @click.option(
     "--replace",

@@ -124,7 +124,7 @@ class Table:
             "commands": self.commands,
             "notes": self.notes,
         }
-        return json.loads(json.dumps(record).replace("NaN", "null"))
+        return json.loads(json.dumps(record), parse_constant=lambda constant: None)
 
     @property
     def _has_gain_shares(self) -> bool:

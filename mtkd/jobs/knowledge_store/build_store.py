@@ -28,6 +28,7 @@ from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.output_directory import open_directory
 from mtkd.output_files.sharded_output import DIGEST, PlannedShard
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
+from mtkd.teachers.teacher_ref import with_digest
 from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
@@ -133,8 +134,8 @@ def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
     if teacher.digest != prepared.teacher.digest:
         requested = prepared.teacher
         return (
-            f"its teacher is {_with_digest(teacher.name, teacher.digest)}, not "
-            f"{_with_digest(requested.name, requested.digest)}"
+            f"its teacher is {with_digest(teacher.name, teacher.digest)}, not "
+            f"{with_digest(requested.name, requested.digest)}"
         )
     if teacher.tokeniser != job.teacher.tokeniser.digest:
         return (
@@ -151,11 +152,6 @@ def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
                 f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
             )
     return "it was built with another recipe, `settings`, `dtype`, `precision` or `batch`"
-
-
-def _with_digest(teacher: str, digest: str | None) -> str:
-    """The name of a teacher with its digest; encoders from the hub have none."""
-    return f"{teacher} (digest {digest[:12]})" if digest else f"{teacher} (from the hub)"
 
 
 def _check_space(prepared: PreparedStore, out: Path) -> None:
