@@ -64,7 +64,7 @@ def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str 
     for split in by_split:
         if count := counts[split]:
             warnings.append(
-                f"{count:,} of the {counted(len(rows), 'row')} without labels of {task.name} "
+                f"{count:,} of the {counted(len(rows), 'unlabelled row')} of {task.name} "
                 f"{'is' if count == 1 else 'are'} also in the split {split}, so scores on it may be too high"
             )
     return warnings

@@ -138,7 +138,7 @@ class Stops(Callback):
         raise ZeroDivisionError
 
 
-def test_texts_that_are_cut_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_truncated_texts_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     words = [3] * 18 + [9] * 2
     rows = [{"sentence": "cat " * n, "label": i % 2} for i, n in enumerate(words)]
     data = {"sst2": {"train": rows, "validation": rows}}
@@ -148,15 +148,15 @@ def test_texts_that_are_cut_are_a_warning(tiny_teacher: Path, tmp_path: Path) ->
         request = Request(open_data(data), "sst2", tmp_path / out)
         with pytest.raises(ZeroDivisionError):  # not one step is made
             job(request, *given, callbacks=[Stops()], warn=said.append)
-        return [text for text in said if "cut" in text]
+        return [text for text in said if "truncated" in text]
 
     rows_of_sst2 = "10.0% of the training rows of sst2"
-    cut = rows_of_sst2 + " have more than 8 tokens{}, and will be truncated; a larger {} keeps more"
-    for length, expected in ((8, [cut.format("", "max_length")]), (11, [])):
+    warning = rows_of_sst2 + " have more than 8 tokens{}, and will be truncated; a larger {} keeps more"
+    for length, expected in ((8, [warning.format("", "max_length")]), (11, [])):
         tuned = load_settings("finetune", "finetune", {"max_length": length})
         assert warnings(f"tuned-{length}", finetune, tuned, tiny_teacher) == expected
     student = settings_of(**{"student.max_length": 8})
-    expected = [cut.format(" per text", "student.max_length")]
+    expected = [warning.format(" per text", "student.max_length")]
     assert warnings("student", distill, student, str(tiny_teacher)) == expected
 
 

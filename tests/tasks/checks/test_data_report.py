@@ -290,7 +290,7 @@ def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
     assert [(length.mean, length.max) for length in split.lengths] == [(1.2, 2), (1.0, 1)]
     assert [problem.message[:28] for problem in split.problems] == [
         "1 empty text",
-        "1 of the 5 rows without labe",
+        "1 of the 5 unlabelled rows o",
     ]
     source["pair"]["unlabelled"][0]["label"] = 1
     found = report_on(open_data(source), [PAIR])

@@ -94,7 +94,9 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
     assert appended(PAIR, str(folder / "part-*.jsonl")).texts[0].to_pylist() == expected
     files = [folder / "part-0.jsonl", folder / "part-1.jsonl"]
     assert appended(PAIR, files).texts[0].to_pylist() == expected
-    with pytest.raises(UserError, match=r"part-0.jsonl is named twice for the rows .* of task 'pair'"):
+    with pytest.raises(
+        UserError, match=r"part-0.jsonl is named twice for the unlabelled rows of task 'pair'"
+    ):
         appended(PAIR, [*files, folder / "part-0*"])
     named_like_pattern = tmp_path / "rows [1]" / "all [2].jsonl"
     write(named_like_pattern, TEXTS)
@@ -150,7 +152,7 @@ def test_a_task_file_names_them(tmp_path: Path) -> None:
     overlapping = replace(
         several, unlabelled=tuple(str(tmp_path / name) for name in ("more-1.csv", "m*.csv"))
     )
-    with pytest.raises(UserError, match=r"more-1\.csv is named twice for the rows .* of task 'mine'"):
+    with pytest.raises(UserError, match=r"more-1\.csv is named twice for the unlabelled rows of task 'mine'"):
         UnlabelledRequest().open(open_data("pocket"), overlapping)
     (tmp_path / "mine.toml").write_text('extends = "sst2"\n[files]\nunlabelled = "gone.csv"')
     extended = load_task(tmp_path / "mine.toml")
