@@ -45,19 +45,19 @@ _FILE_OPTIONS = (
     "source",
     type=PATH,
     metavar="FILE",
-    help="rows to predict: .jsonl, .csv, .tsv (these also .gz) or .parquet; - = standard input",
+    help="rows to predict: .jsonl, .csv, .tsv (or one of these with .gz) or .parquet; - = standard input",
 )
 @click.option(
     "--out",
     type=PATH,
     metavar="FILE",
-    help="the output file, in any of these formats; - = standard output",
+    help="the output file, in any format of --in; - = standard output",
 )
 @click.option(
     "--format",
     type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
     help="the format of standard input and output, and of files without a suffix  "
-    "[default: jsonl for standard input, the same for output]",
+    "[default: jsonl for standard input, and the format of the input for standard output]",
 )
 @click.option(
     "--block",
@@ -113,7 +113,7 @@ def predict(
         return
     if not (source and out) or len(models) != 1:
         raise UserError(
-            "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
+            "mtkd predict needs one --model with --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
         )
     if json_file == "-" and output_path(out) == STANDARD:

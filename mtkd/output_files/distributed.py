@@ -67,7 +67,7 @@ def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
         is_waiting = False
         while not _broadcast_from_first(ranks, lambda: _try_to_lock(stack, directory)):
             if ranks.first and not is_waiting:
-                say(f"waiting for another process, which is writing {directory}")
+                say(f"waiting for another command, which is writing {directory}")
             is_waiting = True
         yield
 
@@ -98,10 +98,11 @@ def disable_ram_efficient_loading() -> None:
 
 @contextlib.contextmanager
 def launch_errors() -> Iterator[None]:
-    """Turn accelerate's errors about environment variables into a UserError that names them.
+    """Turn errors of accelerate inside the block into a UserError that lists its environment variables.
 
     Raises:
-        UserError: also if processes would share a GPU, which NCCL cannot do.
+        UserError: accelerate raised a ValueError or KeyError; or processes would share a GPU, which NCCL
+            cannot do.
     """
     _refuse_shared_gpus()
     try:
@@ -117,7 +118,7 @@ def launch_errors() -> Iterator[None]:
 
 
 def _refuse_shared_gpus() -> None:
-    """Raise UserError if there are fewer GPUs than processes on this machine."""
+    """Raise UserError if this machine has GPUs, but fewer than processes."""
     import torch
 
     here = check_launch()

@@ -32,10 +32,10 @@ _TWO_TASKS = "for two tasks, make a pipeline of each and join them (docs/pipelin
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a split, or of a part of it.
+    """All or some rows of a split.
 
     Attributes:
-        path: the file that holds them, and that a task file can name; None if there is none.
+        path: the file that holds exactly these rows, so that a task file can name it; None if there is none.
     """
 
     raw: RawTable
@@ -50,7 +50,7 @@ class Part:
 def read_parts(
     names: Sequence[str], validation: str | Path | None, unlabelled: Sequence[str | Path]
 ) -> tuple[dict[str, Part], list[Part]]:
-    """The splits that the data holds, and further files, which are used as unlabelled rows.
+    """Read the data: its splits, by the names of the files, and files that are used as unlabelled rows.
 
     Args:
         names: files, or one data set on the hub.
@@ -135,7 +135,7 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             labelled = pc.sum(pc.invert(without_label(part.raw.table[guess.label], guess.kind))).as_py() or 0
         if labelled and is_given:
             raise UserError(
-                f"{path} is given as `unlabelled`, but {counted(labelled, 'row')} of it "
+                f"{path} is given as `unlabelled`, but {counted(labelled, 'row')} in it "
                 f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
                 expected="text without labels",
                 hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
@@ -144,8 +144,8 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             raise UserError(
                 f"{path} and {train.raw.path} both hold labelled rows",
                 expected=_EXPECTED,
-                hint="name the validation rows with `validation='FILE'`, or call their file validation or "
-                f"dev; {_TWO_TASKS}",
+                hint="pass the validation rows as `validation='FILE'`, or put `validation` or `dev` into the "
+                f"name of their file; {_TWO_TASKS}",
             )
 
 

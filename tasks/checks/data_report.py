@@ -28,7 +28,7 @@ class DataReport:
     Attributes:
         source: the name of the data.
         splits: the splits that could be read, task by task.
-        problems: problems of tasks as a whole, and splits that are missing or cannot be read.
+        problems: problems that concern a whole task, such as missing or unreadable splits.
     """
 
     source: str
@@ -74,11 +74,15 @@ def report_on(
     """Read every split of the tasks and report on it. Invalid data is reported, not raised.
 
     A task without any split, without its training split or without any validation split is an error, since
-    training would refuse it. Any other missing split is a warning.
+    training would refuse it. Further missing validation splits, and missing files of test splits that the
+    task names, are warnings; other missing test splits are not reported.
 
     Args:
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
         unlabelled: the unlabelled rows to report on; by default those that tasks and source name.
+
+    Raises:
+        UserError: `unlabelled` names a task that is not among the tasks.
     """
     unlabelled.check(tasks)
     splits: list[SplitReport] = []
@@ -165,7 +169,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
 
 
 def _no_rows(task: Task) -> Rows:
-    """Training rows of a task, of which there are none."""
+    """An empty `Rows` of a task, to which unlabelled rows are appended."""
     none = pa.array([], pa.string())
     answers = pa.array([], ANSWERS) if task.type.predicts_spans else None
     return Rows(task.name, UNLABELLED, none, (none,) * len(task.columns), np.zeros(0), answers=answers)

@@ -29,12 +29,12 @@ from tasks.task_names import resolve
 
 
 def check_inputs(grid: Grid, inputs: GridInputs) -> None:
-    """Check that corpus, unlabelled rows, teacher and the order of the teacher's labels suit the cells.
+    """Check that all needed inputs are given, and that unlabelled rows and teachers suit the cells.
 
     Raises:
         UserError: an input that a cell needs is missing; unlabelled rows are given, but no cell can learn
-            from them; `teacher_labels` names a task for which no cell uses the given teacher; or the teacher
-            has no head, or other labels, for a task whose logits a cell learns from.
+            from them; `teacher_labels` names a task for which no cell uses the given teacher; or a cell
+            learns from the teacher's logits on a task for which it has no head, or a head with other labels.
     """
     _require_inputs(grid, inputs)
     _check_unlabelled(grid, inputs)
@@ -89,7 +89,7 @@ def _missing_data(grid: Grid, inputs: GridInputs) -> UserError | None:
     for task in (task for spec in [*grid.specs, *then, *refined] for task in resolve(spec)):
         if not task.files:
             problem = f"the task {task.name!r} names no files of its own, so the grid needs data"
-            return UserError(problem, hint="pass `data='DIR'`, pocket or hub")
+            return UserError(problem, hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`")
     return None
 
 
@@ -104,7 +104,7 @@ def _missing_teacher(grid: Grid, inputs: GridInputs) -> UserError | None:
         return None
     return UserError(
         "a grid needs a teacher",
-        hint="pass `teacher='DIR'` or a name, or `store='DIR'` of its knowledge",
+        hint="pass `teacher='DIR'` or the name of a model, or `store='DIR'`, a knowledge store",
     )
 
 
@@ -114,7 +114,7 @@ def _commands(grid: Grid) -> set[str]:
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
-    """Check that the files, directories and models that the inputs name exist, for each entry of the tasks.
+    """Check that data, plain text, store, corpus and teachers exist, for each task if they depend on it.
 
     A teacher on the hub is downloaded.
 
@@ -161,10 +161,10 @@ def _student_of(grid: Grid, name: str) -> StudentSettings | None:
 
 
 def _paths_by_spec(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
-    """The path or name that an input gives for each entry of the tasks; empty if it is not given.
+    """The path or name that an input gives for each specification of tasks; empty if it is not given.
 
     Raises:
-        UserError: it contains another placeholder than {task}.
+        UserError: it contains a placeholder other than {task}.
     """
     paths = [value.replace("{task}", spec) for spec in specs] if value else []
     if any(set("{}") & set(path) for path in paths):
@@ -205,10 +205,10 @@ def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
 
 
 def _given_teachers(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:
-    """The given teacher of each entry of the tasks on which a cell learns from logits: (entry, teacher).
+    """(specification of tasks, given teacher) for the cells that distil.
 
     Args:
-        logits: False = of the cells that distil, those that do not learn from logits.
+        logits: True = the cells that learn from logits; False = only the others.
     """
     if not inputs.teacher or inputs.store or grid.refine:
         return []

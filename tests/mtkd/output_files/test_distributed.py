@@ -62,7 +62,7 @@ def test_a_job_says_once_what_it_waits_for(
                 pass
             assert release.finished.is_set()
     said = capsys.readouterr().err
-    assert said == f"waiting for another process, which is writing {tmp_path / 'logits'}\n"
+    assert said == f"waiting for another command, which is writing {tmp_path / 'logits'}\n"
     with locked_by_first(tmp_path / "logits", ALONE):
         pass
     assert capsys.readouterr().err == "", "nothing is said about a lock that is free"
@@ -83,4 +83,4 @@ def test_processes_wait_for_a_lock_longer_than_for_each_other(tmp_path: Path, pr
         thread.join()
     assert done.code == 0, done.err
     assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0", "rank-1"]
-    assert done.err.count("waiting for another process") == 1
+    assert done.err.count("waiting for another command") == 1

@@ -527,9 +527,10 @@ def test_the_grids_that_ship_print_their_commands(
 
 
 # Options that a grid needs, and what else a dry run says about them.
-DATA_NEEDED = {"data": "--data DIR, pocket or hub"}
+DATA_NEEDED = {"data": "--data DIR, --data pocket or --data hub"}
 NEEDS = {
-    "mlkd-table-8": DATA_NEEDED | {"teacher": "--teacher DIR or a name, or --store DIR of its knowledge"},
+    "mlkd-table-8": DATA_NEEDED
+    | {"teacher": "--teacher DIR or the name of a model, or --store DIR, a knowledge store"},
     "mkd-table-2": DATA_NEEDED
     | {
         "encoder": "--encoder NAME",
