@@ -82,6 +82,7 @@ def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) ->
         assert student.megabytes == pytest.approx(4e-6 * real.total)
 
 
+@pytest.mark.slow(reason="times many students")
 def test_who_reaches_the_targets(timed: None, teacher: Path) -> None:
     def found(**targets: float) -> tuple[set[str], str | None]:
         answer: Suggestions = library.suggest_students(teacher, tasks="rte", **targets, **SMALL)

@@ -114,6 +114,7 @@ def test_reduced_range_uses_seven_bits(traced: tuple[MultiTaskModel, Any]) -> No
         assert max(np.abs(weight.astype(int)).max() for weight in weights) == largest
 
 
+@pytest.mark.slow(reason="exports a model")
 def test_a_part_that_costs_too_much_stays_in_fp32(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
