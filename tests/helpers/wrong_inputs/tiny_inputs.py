@@ -226,7 +226,8 @@ BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
 
 
 def remove(directory: Path) -> None:
-    """Remove what a case made."""
+    """Remove what a case made, and leave the directory, in which no further command could run."""
+    os.chdir(directory.parent)
     shutil.rmtree(directory, ignore_errors=True)
 
 
