@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import UserError, unknown
-from tasks.common.reading import require_file
+from tasks.common.reading import real_path, require_file
 from tasks.common.records import read_toml
 from tasks.common.remote import Mirror
 from tasks.common.toml_kinds import refuse_other_kind
@@ -128,7 +128,7 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
 
 def _beside(path: Path, file: str, pattern: bool = True) -> str:
     """A file or pattern in the directory of the TOML file if there is such a file; otherwise unchanged."""
-    folder, rest = path.parent.resolve(), file
+    folder, rest = real_path(path.parent), file
     while rest.startswith("../"):  # `folder` has no links, so its parent is what `..` means
         folder, rest = folder.parent, rest[3:]
     near = as_url(str(folder / rest))

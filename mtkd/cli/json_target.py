@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import click
 from mtkd.output_files.path_overlap import files_of_toml, named_paths, refuse_overlap
 from tasks.common.errors import UserError
 from tasks.common.files import check_output_file
-from tasks.common.reading import read_small_file
+from tasks.common.reading import read_small_file, real_path
 from tasks.common.records import CHECK
 
 # Arguments that name no input.
@@ -73,5 +72,5 @@ def _files_in_toml(inputs: dict[str, Any]) -> Iterator[Path]:
 
 
 def _is_inside(file: Path, out: Path) -> bool:
-    path, directory = Path(os.path.realpath(file)), Path(os.path.realpath(out))
+    path, directory = real_path(file), real_path(out)
     return directory in (path, *path.parents)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 from typing import Any
@@ -15,6 +14,7 @@ from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import echo, out_option, report_options, show, table, teacher_labels_option
 from tasks.common.errors import UserError
 from tasks.common.progress import is_quiet
+from tasks.common.reading import real_path
 
 
 @click.command()
@@ -37,7 +37,7 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 
     if json_file not in (None, "-"):
         record = record_file(file, parse_set(sets))
-        if os.path.realpath(str(json_file)) == os.path.realpath(record):
+        if real_path(str(json_file)) == real_path(record):
             raise UserError(f"--json {json_file} is the pipeline's own record", expected="another file")
     with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
         results = run_pipeline(file, settings=parse_set(sets), **options)

@@ -173,7 +173,9 @@ def draw_scores(record: dict[str, Any]) -> None:
         (
             name,
             f"{s['rows']:,}",
-            ", ".join(f"{metric} {value:.3f}" for metric, value in (s["metrics"] | s["details"]).items()),
+            ", ".join(
+                f"{metric} {value:.3f}" for metric, value in (s["metrics"] | s.get("details", {})).items()
+            ),
             f"{s['primary']:.3f}",
             "-" if math.isnan(s["majority"]) else f"{s['majority']:.3f}",
         )

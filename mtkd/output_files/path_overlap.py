@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.common.errors import UserError
+from tasks.common.reading import real_path
 from tasks.common.records import read_toml
 from tasks.common.urls import as_url
 
@@ -100,7 +101,7 @@ def files_of_toml(file: Path, seen: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 def _comparable(path: Path) -> PurePosixPath:
     """A path without links, or for a local copy its URL, so that two of them can be compared."""
-    return PurePosixPath(as_url(os.path.realpath(path)))
+    return PurePosixPath(as_url(str(real_path(path))))
 
 
 def _relation(out: PurePosixPath, path: Path, argument: str) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted, shorten
-from tasks.common.reading import require_file
+from tasks.common.reading import real_path, require_file
 from tasks.data.class_names import with_names
 from tasks.data.file_readers import READERS, read_file, suffix_of
 from tasks.data.raw_table import RawTable
@@ -90,7 +90,7 @@ def _refuse_repeated(files: Sequence[str | Path]) -> None:
     """Raise UserError if a file is given twice, even by different paths."""
     known: dict[Path, str] = {}
     for file in map(str, files):
-        real = Path(file).resolve()
+        real = real_path(file)
         if real in known:
             other = "" if known[real] == file else f", also as {known[real]}"
             raise UserError(
@@ -123,7 +123,7 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
     """
     for part in others:
         names, path = part.raw.table.column_names, part.raw.path
-        is_given = part.path is not None and part.path.resolve() in unlabelled
+        is_given = part.path is not None and real_path(part.path) in unlabelled
         if not is_given and (absent := [name for name in guess.columns if name not in names]):
             raise UserError(
                 f"{path} has no column {absent[0]!r}, which holds the text of {train.raw.path}",

@@ -35,6 +35,7 @@ from tasks.checks.schema import fit_columns
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError, counted, shorten
+from tasks.common.reading import real_path
 from tasks.data.loading import require_valid
 from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
@@ -144,9 +145,9 @@ def init_pipeline(
         )
     names = [str(item) for item in ([data] if isinstance(data, str | Path) else data)]
     splits, others = read_parts(names, validation, unlabelled)
-    inputs = {part.path.resolve() for part in (*splits.values(), *others) if part.path}
+    inputs = {real_path(part.path) for part in (*splits.values(), *others) if part.path}
     guess = _guess(splits, columns, label, kind)
-    check_others(others, splits["train"], guess, {Path(path).resolve() for path in unlabelled})
+    check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = _task(_name(name, names), guess)
     unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
@@ -253,7 +254,7 @@ def _name(requested: str | None, names: Sequence[str]) -> str:
     path = Path(names[0].partition(":")[0])
     stem = path.name.split(".")[0]
     stem = without_role(stem)
-    stem = path.resolve().parent.name if stem.lower() in ("", "data") else stem
+    stem = real_path(path).parent.name if stem.lower() in ("", "data") else stem
     name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
     name = name if name[:1].isalpha() else f"task-{name}".strip("-")
     return f"{name}-own" if name in TASKS or name in GROUPS else name
@@ -318,5 +319,5 @@ def _write(
 
 def _path_from(out: Path, path: Path) -> str:
     """A path relative to `out` if it is in or beside it, else absolute."""
-    relative = os.path.relpath(path.resolve(), os.path.realpath(out))
-    return relative if relative.count("..") < 2 else str(path.resolve())
+    relative = os.path.relpath(real_path(path), real_path(out))
+    return relative if relative.count("..") < 2 else str(real_path(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from mtkd.pipelines.step_records import RECORD_FILE as RUN_RECORD
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path, check_output_file
 from tasks.common.locks import locked
+from tasks.common.reading import real_path
 from tasks.common.records import Record, read_record, write_record
 from tasks.common.sha256 import digest_file
 
@@ -49,7 +49,7 @@ def write_files(
             `overwrite`.
     """
     paths = {out / name: raw for name, raw in contents.items()}
-    if overwritten_inputs := [path for path in paths if _real(path) in inputs]:
+    if overwritten_inputs := [path for path in paths if real_path(path) in inputs]:
         raise UserError(
             f"{overwritten_inputs[0]} would be overwritten with some of its own rows",
             hint="choose another directory with `out`",
@@ -72,7 +72,7 @@ def write_files(
         )
     earlier = {name: digest for name, digest in written.items() if name not in contents}
     present = {name: digest for name, digest in earlier.items() if (out / name).is_file()}
-    unread = {name for name in present if _real(out / name) not in inputs}
+    unread = {name for name in present if real_path(out / name) not in inputs}
     removed = {name for name in unread if overwrite and digest_file(out / name) == present[name]}
     if dry_run:
         return sorted(present.keys() - removed)
@@ -98,7 +98,3 @@ def earlier_runs_notes(pipeline: Path) -> list[str]:
         f"{runs} holds the output of an earlier pipeline, which `mtkd run` replaces where a step differs: "
         f"to keep it, set another out = '...' in {pipeline}"
     ]
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # unlike `resolve`, also of a link to itself

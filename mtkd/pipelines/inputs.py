@@ -14,6 +14,7 @@ from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.common.errors import UserError, did_you_mean
+from tasks.common.reading import real_path
 from tasks.common.remote import local
 from tasks.common.sha256 import digest_file
 from tasks.common.urls import as_url
@@ -51,7 +52,7 @@ def check_outputs(steps: Iterable[Step]) -> None:
     """
     writers: dict[Path, Step] = {}
     for step in steps:
-        other = writers.setdefault(Path(os.path.realpath(step.out)), step)
+        other = writers.setdefault(real_path(step.out), step)
         if other is not step:
             raise UserError(f"step {step.name!r}: it writes {step.out}, and so does the step {other.name!r}")
     for path, step in writers.items():

@@ -32,6 +32,7 @@ from tasks.common.errors import UserError
 from tasks.common.files import write_json
 from tasks.common.locks import locked
 from tasks.common.progress import is_quiet, say
+from tasks.common.reading import real_path
 from tasks.common.records import read_record
 from tasks.common.urls import as_url
 
@@ -144,7 +145,7 @@ class _PipelineRunner:
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
         check_outputs(steps)
-        self.pipeline = os.path.relpath(os.path.realpath(pipeline), os.path.realpath(out))
+        self.pipeline = os.path.relpath(real_path(pipeline), real_path(out))
         self._refuse_steps_of_others(pipeline)
 
     def _refuse_steps_of_others(self, pipeline: str) -> None:

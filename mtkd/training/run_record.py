@@ -13,6 +13,7 @@ from tasks.common.errors import UserError
 from tasks.common.records import Count, Seed, Size, read_record
 
 RUN_FILE = "run.json"
+_FINISHED = ("identity", "versions", "machine", "parameters", "scores", "training")  # keys of a finished run
 _NOT_WATCHED = ("epoch", "train_loss", "scores")  # keys of an epoch's record, besides the watched metric
 _open_record = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -65,12 +66,12 @@ class _Epoch(TypedDict):
 
 
 @_open_record
-class _Training(TypedDict, total=False):
+class _Training(TypedDict):
     steps: Count
-    epochs: Count
-    seconds: _Number
-    kept_epoch: Count | None
-    history: list[_Epoch]
+    epochs: NotRequired[Count]
+    seconds: NotRequired[_Number]
+    kept_epoch: NotRequired[Count | None]
+    history: NotRequired[list[_Epoch]]
 
 
 class StageResult(TypedDict):
@@ -93,6 +94,13 @@ class TrialResult(TypedDict):
     training: StageResult
 
 
+@_open_record
+class _Parameters(TypedDict):
+    total: Count
+    embeddings: Count
+    without_embeddings: Count
+
+
 class _Rows(TypedDict):
     train: Count
     unlabelled: Count
@@ -105,7 +113,8 @@ class _Record(TypedDict, total=False):
     identity: _Identity
     versions: dict[str, str]
     data: dict[str, str] | str | None
-    parameters: dict[str, Count]
+    machine: str
+    parameters: _Parameters
     scores: dict[str, SavedScores]
     training: dict[str, _Training] | _Training
     rows: dict[str, _Rows]
@@ -117,14 +126,15 @@ def read_run_record(file: Path, *required: str) -> dict[str, Any]:
     """Read a run.json.
 
     Args:
-        required: dotted keys that it must have.
+        required: dotted keys that it must have, in addition to those of every finished run.
 
     Raises:
         UserError: it is missing or damaged.
     """
     hint = "train the run again with this version, or leave it out"
     record = cast(dict[str, Any], read_record(file, cast(Any, _Record), hint=hint))
-    for key in required:
+    is_finished = record.get("status") == "finished"
+    for key in (*(_FINISHED if is_finished else ()), *required):
         part: Any = record
         for name in key.split("."):
             part = part.get(name) if isinstance(part, dict) else None

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.common.errors import UserError
-from tasks.common.reading import is_link_to_itself, not_regular
+from tasks.common.reading import is_link_to_itself, not_regular, real_path
 from tasks.common.urls import as_url, url_of
 
 _UNUSABLE = (
@@ -86,7 +86,7 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
         UserError: the disk is full or the path cannot be written.
     """
     check_output_file(path)
-    path = Path(os.path.realpath(path))  # replace the target of a link, not the link
+    path = real_path(path)  # replace the target of a link, not the link
     with disk_errors(path):
         make_directory(path.parent)
         if alone:

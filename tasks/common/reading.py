@@ -22,9 +22,14 @@ _KINDS = {
 }
 
 
+def real_path(path: str | Path) -> Path:
+    """The absolute path without symbolic links; unlike `Path.resolve`, also of a link to itself."""
+    return Path(os.path.realpath(path))
+
+
 def is_link_to_itself(path: Path) -> bool:
     """True for a symbolic link that leads back to itself, directly or over other links."""
-    return path.is_symlink() and Path(os.path.realpath(path)).is_symlink()
+    return path.is_symlink() and real_path(path).is_symlink()
 
 
 def not_regular(path: Path) -> str | None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.common.errors import shorten
+from tasks.common.reading import real_path
 from tasks.common.remote import local
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
@@ -64,7 +65,7 @@ class DirectorySource(DataSource):
     def _is_inside(self, file: str) -> bool:
         """True for a path inside this directory, and for every relative path, which starts there."""
         path = Path(local(file))
-        return not path.is_absolute() or path.resolve().is_relative_to(self.root.resolve())
+        return not path.is_absolute() or real_path(path).is_relative_to(real_path(self.root))
 
     def outside_warning(self, splits: Iterable[tuple[Task, str]]) -> str | None:
         missing, paths = [], []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.common.errors import UserError
+from tasks.common.reading import real_path
 from tasks.common.remote import local
 from tasks.data.missing_data import missing_unlabelled
 from tasks.task import Task
@@ -49,8 +50,8 @@ def files_of_task(task: Task, root: Path | None) -> list[Path]:
 
 def refuse_repeated(paths: Sequence[Path], task: Task) -> None:
     """Raise UserError if a file of unlabelled rows would be read twice."""
-    counts = Counter(path.resolve() for path in paths)
-    if twice := [path for path in paths if counts[path.resolve()] > 1]:
+    counts = Counter(real_path(path) for path in paths)
+    if twice := [path for path in paths if counts[real_path(path)] > 1]:
         raise UserError(
             f"the file {twice[0]} is named twice for the unlabelled rows of task {task.name!r}",
             hint="name each file once; a pattern may match files that are named as well",

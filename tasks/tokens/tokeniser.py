@@ -53,8 +53,8 @@ class Tokeniser:
     """
 
     def __init__(self, hf: PreTrainedTokenizerFast):
-        for kind in ("pad", "unk", "mask"):
-            if getattr(hf, f"{kind}_token_id") is None:
+        for kind in ("unk", "pad", "mask"):  # transformers looks up the id of "unk" if another token has none
+            if not getattr(hf, f"{kind}_token") or getattr(hf, f"{kind}_token_id") is None:
                 raise UserError(
                     f"the tokeniser {hf.name_or_path!r} has no {kind} token",
                     expected="tokenisers of masked-language encoders (BERT, RoBERTa, XLM-R, ELECTRA, ...)",

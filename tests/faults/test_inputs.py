@@ -19,7 +19,7 @@ SAMPLE = (
     *("cli mask --copies", "cli mask --seed", "cli check --max-length", "task file (check) name"),
     *("task file (check) range", "task file (check) files", "task file NULs", "pipeline digits"),
     *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint", "recipe command"),
-    *("special file", "overlap"),
+    *("special file", "special file data of init: loop", "special file unlabelled: loop", "overlap"),
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from mtkd.time_trial import current_trial
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError, shorten, unknown
+from tasks.common.reading import real_path
 from tasks.common.remote import local
 from tasks.model_tasks import require_heads
 from tasks.task import Task
@@ -128,7 +129,7 @@ def _refuse_repeated(pairs: Sequence[tuple[str | None, Any]], task_names: list[s
 def _is_same_teacher(one: Any, other: Any) -> bool:
     """True for the same object, and for names of the same model or directory."""
     if isinstance(one, str) and isinstance(other, str):
-        return one == other or (os.path.exists(one) and os.path.realpath(one) == os.path.realpath(other))
+        return one == other or (os.path.exists(one) and real_path(one) == real_path(other))
     return one is other
 
 
@@ -189,7 +190,7 @@ def _find_recorded_model(name: str, run: Path) -> str:
 
     A relative path is tried in the current directory and in each directory above the run.
     """
-    candidates = (parent / name for parent in run.resolve().parents)
+    candidates = (parent / name for parent in real_path(run).parents)
     return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
 
 

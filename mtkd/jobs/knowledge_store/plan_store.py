@@ -32,6 +32,7 @@ from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import UserError
+from tasks.common.reading import real_path
 from tasks.common.records import Count, Record, Size
 from tasks.data.corpus_reader import read_corpus
 from tasks.data.loading import digest_rows
@@ -303,7 +304,7 @@ def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) ->
         max_length = job.contents.max_length
         depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
         ahsk = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
-    existing = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
+    existing = next(p for p in (real_path(out), *real_path(out).parents) if p.exists())
     return StorePlan(
         prepared,
         sum(map(len, lengths.values())),

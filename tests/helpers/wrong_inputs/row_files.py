@@ -53,7 +53,7 @@ TABLES: dict[str, tuple[str, Any, bool]] = {
     "label table": (".jsonl", WHOLE + _line(text="a", label={"a": {}}), True),
     "label nan": (".jsonl", WHOLE + '{"text": "a", "label": NaN}\n', True),
     "label escape": (".jsonl", WHOLE + _line(text="a", label="\x1b[31mred"), True),
-    "name escape": (".jsonl", WHOLE + _line(text="a", label="a", **{"\x1b[31m": 1}), True),
+    "name escape": (".jsonl", WHOLE + _line(text="a", label="a", **{"\x1b[31m": 1}), False),
     "csv quotes": (".csv", 'text,label\n"a,b\n', True),
     "csv field": (".csv", "text,label\n" + "x" * 200_000 + ",a\n", False),
     "csv NUL": (".csv", "text,label\na\x00,a\n", False),

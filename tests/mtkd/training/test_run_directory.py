@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.run_record import TrialResult
+from mtkd.training.run_record import TrialResult, read_run_record
 from tasks.common.errors import UserError
 from tasks.common.records import read_record, write_record
 
 SETTINGS = {"settings": {"train": {"lr": 1e-4, "seed": 0}}, "limit": None}
 OTHER = {"settings": {"train": {"lr": 1e-4, "seed": 1}}, "limit": None}
+
+
+RESULTS: dict[str, Any] = {
+    "parameters": {"total": 3, "embeddings": 2, "without_embeddings": 1},
+    "training": {"steps": 1},
+}
 
 
 def unfinished(path: Path) -> Path:
@@ -44,7 +50,7 @@ def test_the_same_run_is_resumed_with_the_same_inputs(tmp_path: Path) -> None:
         assert (path / "checkpoints/step-1").is_dir()
         with pytest.raises(UserError, match="another process is writing"), run.open():
             pass
-        run.finish(scores={})
+        run.finish(scores={}, **RESULTS)
     assert RunDirectory(path, SETTINGS).finished and not (path / "checkpoints").exists()
 
 
@@ -72,7 +78,7 @@ def test_predictions_that_a_finished_run_does_not_list_are_foreign(tmp_path: Pat
     run = RunDirectory(path, SETTINGS)
     scores = {"task": "rte", "split": "validation", "rows": 1, "metrics": {}, "primary": 0.0, "majority": 0.0}
     with run.open():
-        run.finish(scores={"rte/validation": scores | {"loss": 0.0}})
+        run.finish(scores={"rte/validation": scores | {"loss": 0.0}}, **RESULTS)
     for name in ("validation", "mine"):
         (path / "predictions/rte").mkdir(parents=True, exist_ok=True)
         (path / f"predictions/rte/{name}.parquet").touch()
@@ -119,3 +125,23 @@ def test_a_run_whose_record_has_wrong_values_is_refused(tmp_path: Path) -> None:
     write_record(path / "run.json", record | {"identity": {"settings": 3}})
     with pytest.raises(UserError, match=r"run\.json: identity\.settings = 3 is not valid"):
         RunDirectory(path, SETTINGS)
+
+
+@pytest.mark.parametrize("missing", ["parameters", "machine", "training", "scores"])
+def test_the_record_of_a_finished_run_is_complete(tmp_path: Path, missing: str) -> None:
+    run = RunDirectory(tmp_path / "run", SETTINGS)
+    with run.open():
+        run.finish(scores={}, **RESULTS)
+    file = tmp_path / "run/run.json"
+    record = json.loads(file.read_text())
+    del record["check"]
+    file.write_text(json.dumps(record))
+    assert read_run_record(file)["status"] == "finished"
+    *parents, key = missing.split(".")
+    part = record
+    for parent in parents:
+        part = part[parent]
+    del part[key]
+    file.write_text(json.dumps(record))
+    with pytest.raises(UserError, match=key):
+        read_run_record(file)

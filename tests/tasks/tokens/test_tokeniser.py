@@ -229,6 +229,9 @@ def test_a_tokeniser_without_a_mask_token_is_refused(roberta: Tokeniser) -> None
     )
     with pytest.raises(UserError, match="has no mask token"):
         Tokeniser(hf)
+    hf.unk_token = ""  # transformers then searches for its id without end
+    with pytest.raises(UserError, match="has no unk token"):
+        Tokeniser(hf)
 
 
 @pytest.mark.parametrize("vocabulary", ["[PAD]\n[MASK]\na\nb\n", "a\nb\nc\n", "\x00" * 9])
