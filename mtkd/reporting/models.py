@@ -188,12 +188,16 @@ class _Compared(TypedDict):
 
 @dataclass(frozen=True)
 class _Grid:
-    """The contents of a compare.json; `ms`: row -> batch size -> milliseconds."""
+    """The contents of a compare.json; `ms`: row -> batch size -> milliseconds.
+
+    Attributes:
+        commands: for each cell, its commands: their arguments, and the directory that they write.
+    """
 
     directory: Path
     title: str
     reference: str
-    commands: dict[str, list[str]]
+    commands: dict[str, list[tuple[list[str], str]]]
     ms: dict[str, dict[str, float]]
 
 
@@ -201,7 +205,19 @@ def _read_grid(file: Path) -> _Grid:
     hint = "run mtkd compare again; finished runs are not repeated"
     grid = read_record(file, _Compared, hint=hint)
     ms = {row["name"]: row["ms"] for row in grid["rows"]}
-    return _Grid(file.parent, grid["title"], grid["reference"], grid["commands"], ms)
+    commands = {
+        cell: [_arguments(line, file, hint) for line in lines] for cell, lines in grid["commands"].items()
+    }
+    return _Grid(file.parent, grid["title"], grid["reference"], commands, ms)
+
+
+def _arguments(line: str, file: Path, hint: str) -> tuple[list[str], str]:
+    """The arguments of a command line in a compare.json, and the directory that the command writes."""
+    try:
+        arguments = shlex.split(line)
+        return arguments, arguments[arguments.index("--out") + 1]
+    except (ValueError, IndexError) as error:
+        raise UserError(f"{file}: {line!r} is not a command with --out", hint=hint) from error
 
 
 def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[ReportedModel], set[Path]]:
@@ -211,10 +227,9 @@ def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[Reported
     """
     inside = {run.path: run for run in runs if run.path.is_relative_to(grid.directory)}
     models, mentioned = [], set()
-    for cell, lines in grid.commands.items():
-        commands = [shlex.split(line) for line in lines]
-        outs = {argv[argv.index("--out") + 1] for argv in commands}
-        inputs = {word for argv in commands for word in argv if argv[argv.index("--out") + 1] != word}
+    for cell, commands in grid.commands.items():
+        outs = {out for _, out in commands}
+        inputs = {word for arguments, out in commands for word in arguments if word != out}
         run_paths = {out: path for out in outs for path in inside if _is_output(out, path, grid.directory)}
         scored = sorted(path for out, path in run_paths.items() if out not in inputs)
         mentioned |= set(run_paths.values())

@@ -64,6 +64,14 @@ RAW = {  # contents of a JSON file that are no JSON, or hardly
 }  # fmt: skip
 
 
+def unfinished(inputs: TinyInputs, path: Path) -> list[Any]:
+    """Resume the run that stopped after its first checkpoint."""
+    settings = ("--set=train.checkpoint_steps=2", "--set=train.batch_size=4", "--set=max_length=16")
+    return [
+        "refine", *POCKET, "--encoder", inputs.encoder, "--out", path, "--limit", 8, "--eval-limit", 4, "--steps", 4, *settings,
+    ]  # fmt: skip
+
+
 JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("teacher", "model/model.json", {
         "evaluate": lambda inputs, path, out: evaluate(path, out),
@@ -81,6 +89,17 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("knowledge", "run.json", {"report": lambda inputs, path, out: ["report", "knowledge", path, "--out", out]}),
     ("encoder", "config.json", {"refine": lambda inputs, path, out: refine(path, out)}),
     ("encoder", "tokenizer_config.json", {"refine": lambda inputs, path, out: refine(path, out)}),
+    ("checkpoint", "config.json", {
+        "distill": lambda inputs, path, out: distill(path, out),
+    }),
+    ("unfinished", "run.json", {"out": lambda inputs, path, out: unfinished(inputs, path)}),
+    ("unfinished", "checkpoints/step-000000002/position.json", {
+        "out": lambda inputs, path, out: unfinished(inputs, path),
+    }),
+    ("compared", "compare.json", {
+        "plot": lambda inputs, path, out: ["report", "plot", path, "--out", out.with_suffix(".png")],
+        "report": lambda inputs, path, out: ["report", "html", path, "--out", out.with_suffix(".html")],
+    }),
     ("corpus", "manifest.json", {
         "distill": lambda inputs, path, out: distill(inputs.teacher, out, "--corpus", path, "--limit", 32),
         "out": lambda inputs, path, out: [

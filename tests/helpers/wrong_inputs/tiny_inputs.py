@@ -165,6 +165,43 @@ def _encoder(inputs: TinyInputs, directory: Path) -> None:
     AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(directory)
 
 
+def _checkpoint(inputs: TinyInputs, directory: Path) -> None:
+    """A fine-tuned transformers checkpoint for RTE."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    labels = {
+        "id2label": {0: "entailment", 1: "not_entailment"},
+        "label2id": {"entailment": 0, "not_entailment": 1},
+    }
+    config = BertConfig.from_pretrained(inputs.encoder, **labels)
+    BertForSequenceClassification(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(inputs.encoder).save_pretrained(directory)
+
+
+def _unfinished(inputs: TinyInputs, directory: Path) -> None:
+    """A run that stopped after its first checkpoint."""
+    import mtkd
+
+    class Stop(mtkd.Callback):
+        def on_save(self, state: mtkd.TrainingState, control: mtkd.TrainingControl) -> None:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        mtkd.refine(
+            inputs.encoder,
+            data="pocket",
+            tasks="rte",
+            limit=8,
+            eval_limit=4,
+            steps=4,
+            out=directory,
+            callbacks=[Stop()],
+            settings={"train.checkpoint_steps": 2, "train.batch_size": 4, "max_length": 16},
+        )
+
+
 def _rows(inputs: TinyInputs, directory: Path) -> None:
     directory.mkdir()
     rows = [{"text": f"row {n} is {'good' if n % 2 else 'bad'}", "label": "ab"[n % 2]} for n in range(40)]
@@ -178,7 +215,7 @@ def _rows(inputs: TinyInputs, directory: Path) -> None:
 def _grid(inputs: TinyInputs, directory: Path) -> None:
     directory.mkdir()
     (directory / "grid.toml").write_text(
-        'title = "t"\nrecipe = "mkd-lstm"\ntasks = ["rte"]\nseeds = [0]\n[set]\n"train.epochs" = 1\n[cells.a]\n'
+        'title = "t"\nrecipe = "mkd-lstm"\ntasks = ["rte"]\nseeds = [0]\n[set]\n"train.epochs" = 1\n[cells.a]\n[cells.b]\n'
     )
 
 
@@ -198,6 +235,8 @@ def teacher(inputs: TinyInputs, out: Path) -> list[Any]:
 
 BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
     "encoder": _encoder,
+    "checkpoint": _checkpoint,
+    "unfinished": _unfinished,
     "rows": _rows,
     "grid": _grid,
     "pipeline": _pipeline,
