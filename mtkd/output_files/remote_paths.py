@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from mtkd.output_files.output_directory import has_claim, visible_files
 from mtkd.output_files.path_overlap import refuse_overlap
 from tasks.common.errors import UserError, shorten
-from tasks.common.launcher import launch
+from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
 from tasks.common.progress import say
 from tasks.common.remote import UPLOADING, Mirror, local, one_look, remote_errors
@@ -127,7 +127,7 @@ def _staged(mirror: Mirror) -> Iterator[Path]:
         if has_claim(mirror.path):
             say(f"nothing was uploaded to {mirror.url}; the unfinished output is in {mirror.folder}")
         raise
-    if launch().rank == 0:
+    if process_rank().rank == 0:
         with locked(mirror.folder, wait=True):
             _upload(mirror)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.models.shared_results import shared_results
-from mtkd.output_files.distributed import launched
+from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
@@ -94,7 +94,7 @@ def run_pipeline(
     Raises:
         UserError: the file or a step is invalid, raised before the first step runs; or a step raises it.
     """
-    if launched().count > 1:
+    if join_process_group().count > 1:
         raise UserError(
             "a pipeline runs in one process", hint="start single commands with `accelerate launch`"
         )
