@@ -61,7 +61,7 @@ class TeacherScores:
 def score_given_teacher(
     inputs: GridInputs,
     tasks: Mapping[str, Task],
-    specs: Mapping[str, str],
+    task_specs: Mapping[str, str],
     predicted: Mapping[str, Predicted],
     say: Callable[[str], None],
 ) -> TeacherScores:
@@ -71,7 +71,7 @@ def score_given_teacher(
 
     Args:
         tasks: name -> the task as the models know it.
-        specs: task -> the entry of the grid's tasks that it belongs to.
+        task_specs: task -> the task specification of the grid that it belongs to.
         predicted: cell -> its predictions.
 
     Raises:
@@ -85,7 +85,7 @@ def score_given_teacher(
         if not runs:
             continue
         try:
-            splits, record = _score(inputs, task, specs[name], runs[0], say)
+            splits, record = _score(inputs, task, task_specs[name], runs[0], say)
         except UserError as error:
             raise UserError(f"it cannot be scored on {name}: {error.problem}") from error
         result.predicted[name] = {0: splits}
@@ -99,8 +99,8 @@ def _score(
     inputs: GridInputs, task: Task, task_spec: str, rows_of_cells: Splits, say: Callable[[str], None]
 ) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
     """The teacher's predictions for the rows of a task, read from `out` or computed."""
-    spec = (inputs.teacher or "").replace("{task}", task_spec)
-    teachers = [teacher for name, teacher in teachers_by_task(spec) if name in (None, task.name)]
+    given = (inputs.teacher or "").replace("{task}", task_spec)
+    teachers = [teacher for name, teacher in teachers_by_task(given) if name in (None, task.name)]
     if not teachers:
         raise UserError("no teacher is named for it")
     teacher = find_teachers(teachers, [task], heads=True, labels=inputs.labels_of_teacher([task]))

@@ -75,10 +75,10 @@ class GridInputs:
         """The augmented corpus that a cell trains on: its own, or the given one; None if it uses none."""
         return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
-    def unlabelled_options(self, spec: str) -> list[str]:
+    def unlabelled_options(self, task_spec: str) -> list[str]:
         """The options of a command that name the unlabelled rows of its tasks, and limit their number."""
         options = []
-        tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
+        tasks = [task.name for task in resolve(task_spec)] if self.unlabelled else []
         for task, files in self.unlabelled.items():
             for file in ([files] if isinstance(files, str) else files) if task in tasks else ():
                 options += ["--unlabelled", f"{task}={file}"]
@@ -90,9 +90,9 @@ class GridInputs:
         names = [task.name for task in tasks]
         return {task: labels for task, labels in self.teacher_labels.items() if task in names}
 
-    def teacher_labels_options(self, spec: str) -> list[str]:
+    def teacher_labels_options(self, task_spec: str) -> list[str]:
         """The options of a command that give the order of the teacher's labels for its tasks."""
-        labels_by_task = self.labels_of_teacher(resolve(spec)) if self.teacher_labels else {}
+        labels_by_task = self.labels_of_teacher(resolve(task_spec)) if self.teacher_labels else {}
         options = []
         for task, labels in labels_by_task.items():
             options += ["--teacher-labels", f"{task}={label_list(labels)}"]

@@ -663,7 +663,7 @@ def test_a_grid_as_commands() -> None:
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
     run = plan_runs(grid, HERE)[1]
     first, last = run.jobs
-    assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
+    assert (run.cell, run.task_spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
     assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
     assert "terms.relation.relation_heads=6" in first.words and "train.epochs=2" not in first.words
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
@@ -762,7 +762,7 @@ def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     for run in plan_runs(load_grid("mkd-table-3", {"refine": None}, {}), HERE):
         distil, *tuned = run.jobs
-        assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
+        assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.task_spec)
         assert [job.words[:5] for job in tuned] == [
             ("finetune", "--model", str(distil.out), "--task", task) for task in seven
         ]
@@ -888,7 +888,7 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     (tmp_path / "grid.toml").write_text(EPOCHS, encoding="utf-8")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
     planned = plan_runs(grid, GridInputs("pocket", "teach", tmp_path, corpus="copies", epochs=4))
-    jobs = {(run.cell, run.spec): run.trained for run in planned}
+    jobs = {(run.cell, run.task_spec): run.trained for run in planned}
     (joint,) = jobs["joint", "rte,sst2"]
     for cell, specs in (
         ("joint", ["rte,sst2"]),
@@ -906,8 +906,8 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     }
     (joint.out / "run.json").write_text(json.dumps(record))
 
-    def lengths(cell: str, spec: str = "rte,sst2") -> list[list[str]]:
-        return [job.command[len(job.words) :] for job in jobs[cell, spec]]
+    def lengths(cell: str, task_spec: str = "rte,sst2") -> list[list[str]]:
+        return [job.command[len(job.words) :] for job in jobs[cell, task_spec]]
 
     evaluated = "train.steps_per_epoch="
     assert lengths("alone", "rte") == [["--set", f"{evaluated}4", "--steps", "13"]]
