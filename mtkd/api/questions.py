@@ -77,14 +77,26 @@ def train_questions(
     from augment.questions.generator import Reading
     from augment.questions.training.from_scratch import NewModelShape
     from augment.questions.training.prompts import span_task
-    from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
+    from augment.questions.training.train_generator import (
+        FROM_SCRATCH,
+        TrainingPlace,
+        TrainJob,
+        train_generator,
+    )
     from mtkd.device import find_device, keep_memory
     from mtkd.precision import warn_of_slow_bf16
 
+    shape = NewModelShape(vocab_size, d_model, layers, heads, d_ff)
+    for name, value in vars(shape).items() if str(model) != FROM_SCRATCH else ():
+        if value != getattr(NewModelShape, name):
+            raise UserError(
+                f"`{name}={value}` has no effect on {model}, which has sizes of its own",
+                hint=f"leave it out, or train a new T5: `model='{FROM_SCRATCH}'`",
+            )
     job = TrainJob(
         str(model),
         Reading(format, max_input, max_output),
-        NewModelShape(vocab_size, d_model, layers, heads, d_ff),
+        shape,
         epochs=epochs,
         steps=steps,
         lr=lr,
