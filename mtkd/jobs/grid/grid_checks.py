@@ -114,7 +114,7 @@ def _commands(grid: Grid) -> set[str]:
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
-    """Check that data, plain text, store, corpus and teachers exist, for each task if they depend on it.
+    """Check that data, unlabelled rows, plain text and the models exist, for each task if they depend on it.
 
     A teacher on the hub is downloaded.
 
@@ -136,10 +136,18 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
     models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
     refuse_overlap("out", inputs.out / "compare.json", models)
-    open_data(inputs.data or None)
+    source = open_data(inputs.data or None)
+    for task in _tasks_that_can_lack_labels(grid):
+        files = inputs.unlabelled.get(task.name)
+        if files is not None:
+            named = files if isinstance(files, str) else list(map(Path, files))
+            UnlabelledRequest({task.name: named}, inputs.unlabelled_limit).open(source, task)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
     _paths_per_task_spec("teacher", inputs.teacher, grid.task_specs)  # checks the placeholder
+    for name in _paths_per_task_spec("encoder", inputs.encoder, grid.task_specs):
+        if not Path(local(name)).exists():
+            refuse_path("encoder", name)
     for path in _paths_per_task_spec("store", inputs.store, grid.task_specs):
         read_store_manifest(Path(local(path)))
     _paths_per_task_spec(
@@ -198,12 +206,17 @@ def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
 
 def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
     """Raise UserError if no cell can learn from the given unlabelled rows, or they are for another task."""
-    names = [name for name in grid.cells if learns_without_labels(grid, name)] if inputs.unlabelled else []
-    if inputs.unlabelled and not names:
+    tasks = _tasks_that_can_lack_labels(grid) if inputs.unlabelled else []
+    if inputs.unlabelled and not tasks:
         raise UserError("no cell of the grid can learn from unlabelled rows", hint="leave `unlabelled` out")
-    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.task_specs_of(name))
-    tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
+
+
+def _tasks_that_can_lack_labels(grid: Grid) -> list[Task]:
+    """The tasks of the cells that can learn from unlabelled rows."""
+    names = [name for name in grid.cells if learns_without_labels(grid, name)]
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.task_specs_of(name))
+    return [task for task_spec in task_specs for task in resolve(task_spec)]
 
 
 def _given_teachers(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:

@@ -575,6 +575,8 @@ def test_a_dry_run_needs_no_option(
         (["--store", "none"], "none is not a knowledge store"),
         (["--corpus", "none"], "there is no corpus none"),
         (["--teacher", "./none"], "there is no directory './none'"),
+        (["--encoder", "./none"], "there is no directory './none'"),
+        (["--unlabelled", "rte=none.csv"], "no file of unlabelled rows of task 'rte': none.csv"),
     ],
 )
 def test_a_dry_run_refuses_paths_that_do_not_exist(
@@ -1358,7 +1360,12 @@ recipe = "finetune"
 """
 
 
-def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, tmp_path: Path) -> None:
+def test_rows_without_labels_go_to_the_cells_that_can_use_them(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("more.csv", "others.csv"):
+        (tmp_path / name).write_text("sentence1,sentence2\na,b\n", encoding="utf-8")
     (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
     words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
     files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
@@ -1376,6 +1383,8 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     assert unknown.code == 2 and "--unlabelled names the task 'stsb'" in unknown.err
     useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
     assert useless.code == 2 and "no cell of the grid can learn from unlabelled rows" in useless.err
+    missing = mtkd(*words, "--dry-run", "--unlabelled", "rte=none.csv")
+    assert missing.code == 2 and "no file of unlabelled rows of task 'rte': none.csv" in missing.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
     changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "data": "pocket", "unlabelled": paths}
