@@ -255,6 +255,14 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert result.rows == {"train": 45, "validation": 5, "test": 10, "unlabelled": 30}
     assert not mtkd.check_data(None, str(result.task_file)).errors
     assert "reviews-unlabelled.parquet" in mtkd.run_pipeline(result.pipeline, dry_run=True)[1].command
+    loaded["dev"] = loaded["validation"] = loaded["test"]
+    with pytest.raises(UserError, match="both look like validation rows") as caught:
+        mtkd.init_pipeline("someone/reviews", out=tmp_path / "two")
+    assert "to_parquet" in str(caught.value.hint)
+    del loaded["train"], loaded["dev"]
+    with pytest.raises(UserError, match="no split of someone/reviews on the hub is for training") as caught:
+        mtkd.init_pipeline("someone/reviews", out=tmp_path / "none")
+    assert "to_parquet" in str(caught.value.hint)
 
 
 def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
