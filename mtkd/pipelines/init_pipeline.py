@@ -308,11 +308,10 @@ def _write(
     task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
     contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
-    kept = write_files(out, contents, inputs, overwrite, dry_run)
+    kept_notes = write_files(out, contents, inputs, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if unlabelled_parts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)
-    kept_notes = [f"{name}, which an earlier call wrote and you have edited, is not removed" for name in kept]
     return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *kept_notes), tuple(contents))
 
 
