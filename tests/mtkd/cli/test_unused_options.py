@@ -56,3 +56,9 @@ def test_the_default_data_does_not_count_as_given(
     monkeypatch.setenv("MTKD_DATA", "pocket")
     refused = mtkd("store", "build", "--repair", "--out", tmp_path / "x")
     assert refused.code == 2 and "no effect" not in refused.err
+
+
+def test_an_error_about_a_setting_names_the_option_that_set_it(mtkd: Callable, tmp_path: Path) -> None:
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", "minilm")
+    refused = mtkd(*words, "--init", "minilm", "--out", tmp_path / "x")
+    assert refused.code == 2 and "--init minilm has no effect: the student of this recipe" in refused.err
