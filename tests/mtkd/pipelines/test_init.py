@@ -166,7 +166,7 @@ def test_whole_numbers_have_the_same_names_in_all_formats(suffix: str, tmp_path:
     assert made.task.labels == ("0", "1", "2")
     assert any("are treated as classes" in note for note in made.notes)
     assert not any("in no" in note for note in made.notes), made.notes
-    assert not mtkd.check_data(tasks=made.task_file).errors
+    assert not mtkd.check_data(tasks=made.task_file).error_count
 
 
 def test_one_pipeline_can_join_two_tasks(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) 
     data = write(tmp_path / "own.parquet", pocket(task, "train")[:60])
     result = mtkd.init_pipeline(data, out=tmp_path / "job", name="own")
     assert result.task.kind == kind == resolve(str(result.task_file))[0].kind
-    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert not mtkd.check_data(None, str(result.task_file)).error_count
     assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 7
 
 
@@ -253,7 +253,7 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [("someone/reviews", "plain")]
     assert result.task.name == "reviews" and result.task.labels == ("neg", "pos")
     assert result.rows == {"train": 45, "validation": 5, "test": 10, "unlabelled": 30}
-    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert not mtkd.check_data(None, str(result.task_file)).error_count
     assert "reviews-unlabelled.parquet" in mtkd.run_pipeline(result.pipeline, dry_run=True)[1].command
     loaded["dev"] = loaded["validation"] = loaded["test"]
     with pytest.raises(UserError, match="both look like validation rows") as caught:
