@@ -24,15 +24,15 @@ from mtkd.settings import RefineSettings
 from mtkd.train_settings import FEW_ROWS
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
-from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
+from mtkd.training.linear_probe import fit_linear_heads, probe_nearly_suffices, probed_tasks
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
-# What lr = "auto" means: with few rows, and otherwise.
-_FEW_ROWS_LR, _LR = 2e-5, 5e-5
+# What lr = "auto" means: if `probe_nearly_suffices`, and otherwise.
+_PROBE_LR, _LR = 2e-5, 5e-5
 
 
 def refine(
@@ -146,14 +146,11 @@ class _Refine(TrainingJob):
         return bi_encoder_for(scored, self.tasks)
 
     def _suitable_lr(self) -> float:
-        """The learning rate that "auto" means here.
-
-        It is low for few rows if all heads start from a linear probe, because little is left to learn.
-        """
-        probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
-        fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
-        few = self.rows.data.n_train < FEW_ROWS * len(self.tasks)
-        return _FEW_ROWS_LR if fitted and few else _LR
+        """The learning rate that "auto" means here."""
+        settings, n_train = self.settings, self.rows.data.n_train
+        probed = probed_tasks(settings.init_heads, self.tasks, self.model.encoder)
+        is_low = probe_nearly_suffices(self.tasks, probed, settings.head_hidden_size, n_train)
+        return _PROBE_LR if is_low else _LR
 
     def train(self) -> Trained:
         trainer = Trainer(
