@@ -187,7 +187,7 @@ def test_a_function_passes_on_its_arguments_and_nothing_else(
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
     if function is distillation.distill:
-        given["text"] = None
+        given |= {"text": None, "text_column": "text"}
     with pytest.raises(Passed):
         unchecked(**given)
     expected = [value for name, value in given.items() if name not in used_elsewhere]
