@@ -17,13 +17,13 @@ from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts, without_role
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
 from mtkd.pipelines.init_notes import (
-    cut_notes,
     few_rows_notes,
     guess_notes,
     label_notes,
     number_notes,
     probability_columns,
     probability_notes,
+    truncation_notes,
     unlabelled_note,
 )
 from mtkd.pipelines.init_split import set_aside
@@ -172,7 +172,7 @@ def init_pipeline(
     notes += label_notes(task, guess, splits)
     lengths = token_lengths(task, splits["train"].raw.table, length_limits(task)[1])
     length = suitable_length(task, lengths)
-    notes += cut_notes(task, lengths, length)
+    notes += truncation_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)

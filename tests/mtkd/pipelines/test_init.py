@@ -427,8 +427,10 @@ def test_the_longest_rows_decide_how_many_tokens_are_read(tmp_path: Path) -> Non
         result = mtkd.init_pipeline(write(tmp_path / f"{name}.csv", rows), out=tmp_path / name)
         length = {"short": 32, "long": 112, "too-long": 256}[name]
         assert f"set.student.max_length = {length}\n" in result.pipeline.read_text()
-        cut = [note for note in result.notes if "will be truncated" in note]
-        assert bool(cut) == (name == "too-long") and all("100.0% of the training rows" in n for n in cut)
+        truncated = [note for note in result.notes if "will be truncated" in note]
+        assert bool(truncated) == (name == "too-long") and all(
+            "100.0% of the training rows" in n for n in truncated
+        )
 
 
 def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:

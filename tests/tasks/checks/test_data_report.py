@@ -235,13 +235,13 @@ def test_imbalance(tmp_path: Path) -> None:
 def test_rows_that_will_be_cut(tmp_path: Path) -> None:
     """One token per word, one per text, three special tokens: 12 - 3 - 1 = 8 words fit."""
     rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
-    (cut,) = warnings_of(tmp_path, rows, max_length=12)
-    assert cut == (
+    (truncated,) = warnings_of(tmp_path, rows, max_length=12)
+    assert truncated == (
         "40.0% of the rows have more than 12 tokens of the default tokeniser, and will be truncated if the "
         "max_length of a model is 12; a larger max_length keeps more"
     )
-    (cut,) = warnings_of(tmp_path, rows)
-    assert cut.startswith("20.0% of the rows have more than 128 tokens")
+    (truncated,) = warnings_of(tmp_path, rows)
+    assert truncated.startswith("20.0% of the rows have more than 128 tokens")
     assert warnings_of(tmp_path, [("cat", "dog", n % 2) for n in range(10)]) == []
 
 
