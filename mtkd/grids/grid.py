@@ -12,7 +12,7 @@ from mtkd.grids.cell import NAME_ALONE, Bench, Cell, CellName, First, Refine, Se
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError, shorten, unknown
 
 _INIT = "student.transformer.init"
@@ -33,7 +33,7 @@ def control_of(name: str) -> str:
     return f"{name}, labels"
 
 
-class Grid(Strict):
+class Grid(StrictSettings):
     """Cells x tasks x seeds.
 
     Attributes:

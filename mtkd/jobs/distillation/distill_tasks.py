@@ -266,8 +266,8 @@ class TaskDistillation(StagedJob):
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
         kept_rows = confident_rows(self.rows.data, logits, min_confidence)
         batches.keep({name: np.flatnonzero(mask) for name, mask in kept_rows.items()})
-        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
-        for name, count in self.facts["dropped"].items():
+        self.record_values["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
+        for name, count in self.record_values["dropped"].items():
             say(
                 f"{name}: dropped {counted(count, 'unlabelled row')}, on which the teacher's confidence is "
                 f"below {min_confidence:.0%}"

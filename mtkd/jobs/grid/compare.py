@@ -25,7 +25,7 @@ from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs
 from mtkd.jobs.grid.given_teacher import score_given_teacher
-from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, weak_row_warnings
+from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
@@ -53,7 +53,7 @@ class _Results:
 
     tasks: dict[str, Task] = field(default_factory=dict)
     task_specs: dict[str, str] = field(default_factory=dict)
-    predicted: dict[str, Predicted] = field(default_factory=dict)
+    predicted: dict[str, PredictionsByTask] = field(default_factory=dict)
     models: dict[str, Path] = field(default_factory=dict)
 
 
@@ -222,7 +222,7 @@ def _teacher_row(
     return {TEACHER: row}, []
 
 
-def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) -> Row:
+def _baseline_row(name: str, predicted: PredictionsByTask, tasks: Mapping[str, Task]) -> Row:
     """The row of a baseline or a given teacher, whose predictions have one seed."""
     row = Row(name)
     for task, seeds in predicted.items():

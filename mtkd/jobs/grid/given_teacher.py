@@ -12,7 +12,7 @@ from mtkd.evaluation.scoring import read_predictions, write_predictions
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.evaluate import evaluate
-from mtkd.jobs.grid.grid_baselines import Predicted
+from mtkd.jobs.grid.grid_baselines import PredictionsByTask
 from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
 from mtkd.models.parameter_count import count_parameters
 from mtkd.training.run_directory import PREDICTIONS
@@ -53,7 +53,7 @@ class TeacherScores:
             `parameters_without_embeddings`: outside the word embeddings.
     """
 
-    predicted: Predicted = field(default_factory=dict)
+    predicted: PredictionsByTask = field(default_factory=dict)
     parameters: int = 0
     parameters_without_embeddings: int = 0
 
@@ -62,7 +62,7 @@ def score_given_teacher(
     inputs: GridInputs,
     tasks: Mapping[str, Task],
     task_specs: Mapping[str, str],
-    predicted: Mapping[str, Predicted],
+    predicted: Mapping[str, PredictionsByTask],
     say: Callable[[str], None],
 ) -> TeacherScores:
     """Score the teacher of `inputs` on the validation rows that the cells were scored on.

@@ -20,7 +20,7 @@ from tasks.data.sources import open_data
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
-Predicted = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
+PredictionsByTask = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
 
 
 def grid_baselines(
@@ -28,8 +28,8 @@ def grid_baselines(
     inputs: GridInputs,
     tasks: Mapping[str, Task],
     task_specs: Mapping[str, str],
-    predicted: Mapping[str, Predicted],
-) -> tuple[dict[str, Predicted], list[str]]:
+    predicted: Mapping[str, PredictionsByTask],
+) -> tuple[dict[str, PredictionsByTask], list[str]]:
     """The predictions of the baselines for the rows that the cells were scored on.
 
     The vectors of the frozen encoder are cached in `out`/features.
@@ -42,7 +42,7 @@ def grid_baselines(
     Returns:
         Baseline -> predictions, under the seed 0; and notes about baselines that are missing.
     """
-    predictions: dict[str, Predicted] = {}
+    predictions: dict[str, PredictionsByTask] = {}
     notes: list[str] = []
     for name, task in tasks.items():
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
