@@ -70,7 +70,7 @@ class OutputSpec(Record):
         return OutputSpec(**joined, selection=first.joined(second) if first and second else first or second)
 
     @property
-    def raw(self) -> OutputSpec:
+    def before_selection(self) -> OutputSpec:
         """The encoder outputs from which these outputs are computed.
 
         A selection is taken from full hidden states, and may be ranked by queries and keys.

@@ -13,7 +13,7 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.loss_registry import loss_classes
 from mtkd.losses.term_settings import TermSettings, find_settings
 from mtkd.models.encoders.encoder_registry import settings_class
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.records import in_words
 
@@ -23,7 +23,7 @@ _REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
 _DESCRIPTIONS = ("name", "summary", "source")  # keys of a recipe that are not settings
 
 
-def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _REFERENCE) -> Any:
+def validate(model: type[StrictSettings], values: Mapping[str, Any], reference: str = _REFERENCE) -> Any:
     """Build settings from plain values.
 
     Args:

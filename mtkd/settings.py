@@ -17,7 +17,7 @@ from mtkd.losses.term_settings import TermName, TermSettings, is_zero, validate_
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from mtkd.train_settings import DISTILL_LR, Precision, TrainSettings
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Depth, Name
@@ -26,7 +26,7 @@ from tasks.common.records import Depth, Name
 Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]
 
 
-class TeacherSettings(Strict):
+class TeacherSettings(StrictSettings):
     """How the teacher is run.
 
     Attributes:
@@ -42,7 +42,7 @@ class TeacherSettings(Strict):
     average: Literal["probabilities", "logits"] = "probabilities"
 
 
-class StageSettings(Strict):
+class StageSettings(StrictSettings):
     """One stage of a distillation.
 
     Attributes:
@@ -105,7 +105,7 @@ class Stage:
 AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(validate_term)]
 
 
-class DistillSettings(Strict):
+class DistillSettings(StrictSettings):
     """A distillation recipe.
 
     Attributes:
@@ -183,7 +183,7 @@ class DistillSettings(Strict):
         return changed
 
 
-class RefineSettings(Strict):
+class RefineSettings(StrictSettings):
     """How the multi-task teacher is trained.
 
     Attributes:
@@ -218,7 +218,7 @@ class RefineSettings(Strict):
     train: TrainSettings = TrainSettings()
 
 
-class FinetuneSettings(Strict):
+class FinetuneSettings(StrictSettings):
     """How a model is fine-tuned on one task: one run per learning rate, keeping the best by `train.metric`.
 
     Attributes:
@@ -238,7 +238,7 @@ class FinetuneSettings(Strict):
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-COMMANDS: dict[str, type[Strict]] = {
+COMMANDS: dict[str, type[StrictSettings]] = {
     "distill": DistillSettings,
     "refine": RefineSettings,
     "finetune": FinetuneSettings,

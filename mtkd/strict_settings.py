@@ -35,7 +35,7 @@ class _RaisesUserError(ModelMetaclass):
             raise explained(error, cls.__name__) from error
 
 
-class Strict(BaseModel, metaclass=_RaisesUserError):
+class StrictSettings(BaseModel, metaclass=_RaisesUserError):
     """Base class of all settings.
 
     It rejects unknown keys, numbers that are not finite or exceed 10^9 (for seeds, 2^53), and numbers or

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.records import Seed
 from tasks.tokens.sampler import Mixing
@@ -43,7 +43,7 @@ def _warmup(value: float) -> float:
     return value
 
 
-class TrainSettings(Strict):
+class TrainSettings(StrictSettings):
     """How the training loop runs.
 
     Attributes:

@@ -51,7 +51,7 @@ class TorchBuild:
     arguments: tuple[str, ...]
 
 
-def base() -> str:
+def venv_base() -> str:
     """The interpreter version and checkout path; a `.venv` is valid only for these."""
     return f"Python {platform.python_version()} in {ROOT}"
 
@@ -137,15 +137,15 @@ def prepare(state: State | None) -> State:
     works = usable(VENV / "bin" / "python")
     if state is not None and not state.finished:
         say("the last set-up was interrupted; starting over")
-    elif state is not None and state.base != base():
+    elif state is not None and state.base != venv_base():
         say(f"starting over: .venv was made for {state.base}")
     elif works:
-        current = State(base(), False, state.groups if state else {})
+        current = State(venv_base(), False, state.groups if state else {})
         write_state(current)
         return current
     if VENV.exists():
         shutil.rmtree(VENV)
-    current = State(base(), False, {})
+    current = State(venv_base(), False, {})
     write_state(current)
     make_venv()
     return current
@@ -263,7 +263,7 @@ def main() -> None:
 
     digests = {group: digest(group) for group in groups}
     state = read_state()
-    ready = state is not None and state.finished and state.base == base()
+    ready = state is not None and state.finished and state.base == venv_base()
     if state and ready and digests.items() <= state.groups.items():
         return
     say("setting up .venv (this takes a minute or more the first time)")

@@ -251,11 +251,11 @@ def _write(
     """Load or scan the rows, and write their copies."""
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
     from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
     source = open_data(data)
-    ranks = launched()
+    ranks = join_process_group()
     trainable = _trainable_tasks(tasks, data)
     unlabelled.check(trainable)
     planned = plan_source_rows(method, source, trainable, limit, unlabelled, workers)

@@ -130,6 +130,9 @@ def distill(
             workers=processes.in_other_processes,
         )
         return _distill_text(recipe, Path(text), text_column, model_or_path(teacher), request)
+    if text_column != "text":
+        problem = f"`text_column={text_column!r}` has no effect without `text`"
+        raise UserError(problem, hint="pass plain text as `text='FILE'`")
     if data is None and tasks is None:
         raise UserError(
             "a distillation needs rows",

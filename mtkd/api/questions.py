@@ -77,14 +77,26 @@ def train_questions(
     from augment.questions.generator import Reading
     from augment.questions.training.from_scratch import NewModelShape
     from augment.questions.training.prompts import span_task
-    from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
+    from augment.questions.training.train_generator import (
+        FROM_SCRATCH,
+        TrainingPlace,
+        TrainJob,
+        train_generator,
+    )
     from mtkd.device import find_device, keep_memory
     from mtkd.precision import warn_of_slow_bf16
 
+    shape = NewModelShape(vocab_size, d_model, layers, heads, d_ff)
+    for name, value in vars(shape).items() if str(model) != FROM_SCRATCH else ():
+        if value != getattr(NewModelShape, name):
+            raise UserError(
+                f"`{name}={value}` has no effect on {model}, which has sizes of its own",
+                hint=f"leave it out, or train a new T5: `model='{FROM_SCRATCH}'`",
+            )
     job = TrainJob(
         str(model),
         Reading(format, max_input, max_output),
-        NewModelShape(vocab_size, d_model, layers, heads, d_ff),
+        shape,
         epochs=epochs,
         steps=steps,
         lr=lr,
@@ -139,11 +151,11 @@ def generate_questions(
             which case its earlier responses are kept.
     """
     from augment.corpus_writer import total_copies, write_corpus
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress, say
 
     processes = Workers(workers, engine, address)
-    ranks = launched()  # must come first: it sets the device of this process
+    ranks = join_process_group()  # must come first: it sets the device of this process
     arguments: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
     with _prepared(text, out, processes, command=command, **arguments, **options) as ready:
         if ready.estimate:
@@ -210,14 +222,14 @@ def _prepared(
     from augment.questions.generation.prepare_generation import prepare_generation
     from augment.questions.rules.rule_augmenter import RULES
     from augment.questions.training.prompts import span_task
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
 
     name = span_task(resolve(task)).name
     options["form"] = options.pop("format", None)
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     with contextlib.ExitStack() as stack:
         torch_device: Any = None
-        if config.asks_endpoint and (launched().count > 1 or processes.in_other_processes):
+        if config.asks_endpoint and (join_process_group().count > 1 or processes.in_other_processes):
             raise UserError(
                 "an endpoint can only be used by one process",
                 hint="`concurrency=N` sends several requests at a time",
@@ -226,7 +238,7 @@ def _prepared(
             from mtkd.device import find_device, keep_memory
             from mtkd.precision import warn_of_slow_bf16
 
-            if launched().first and config.backend == "native":
+            if join_process_group().first and config.backend == "native":
                 warn_of_slow_bf16(config.precision, find_device(device), warn_caller)
             stack.enter_context(keep_memory())
             torch_device = find_device("cpu" if processes.in_other_processes else device)
@@ -271,13 +283,13 @@ def filter_questions(
     """
     from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
     processes = Workers(workers, engine, address)
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
-    ranks = launched()  # must come first: it sets the device of this process
+    ranks = join_process_group()  # must come first: it sets the device of this process
     answerer = load_answerer(Path(teacher), "cpu" if processes.in_other_processes else None)
     load = partial(_load_in_worker, path_for_workers(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:

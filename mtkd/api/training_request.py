@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import describe, resolve
 
@@ -89,7 +90,19 @@ def load_recipe(
         names["learning_rates"] = names["train.lr"]
     for key in changes.keys() & plain.keys():
         refuse_contradiction(names.get(key, key), changes[key], key, plain[key])
-    return load_settings(recipe, command, changes | plain, describe(tasks))
+    try:
+        return load_settings(recipe, command, changes | plain, describe(tasks))
+    except UserError as error:
+        raise _with_argument(error, shorthands, changes) from error
+
+
+def _with_argument(error: UserError, shorthands: Mapping[str, Any], changes: Mapping[str, Any]) -> UserError:
+    """The same error about the argument that was given, such as `init`, in place of its setting."""
+    problem = error.problem
+    for name, value in shorthands.items():
+        if value is not None and (setting := SHORTHANDS[name]) in changes:
+            problem = problem.replace(f"`{setting}={changes[setting]}`", f"`{name}={changes[setting]!r}`")
+    return UserError(problem, expected=error.expected, hint=error.hint)
 
 
 def _tasks_of(model: Any) -> list[Task]:

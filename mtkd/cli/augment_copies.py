@@ -181,9 +181,9 @@ def run_augmenter(
 
 def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
     """Print a table of the corpus and the closing line, or JSON; only in the process with rank 0."""
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
 
-    if not launched().first:
+    if not join_process_group().first:
         return
     manifest = written.manifest
 

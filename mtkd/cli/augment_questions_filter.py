@@ -70,10 +70,10 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
 
     filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
-    if launched().first:
+    if join_process_group().first:
         show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, options["unanswerable"], out))
 
 

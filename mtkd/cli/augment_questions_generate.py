@@ -148,7 +148,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
     Under torchrun or `accelerate launch`, the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
-    from mtkd.output_files.distributed import launched
+    from mtkd.output_files.distributed import join_process_group
 
     if dry_run:
         planned = augmentation.estimate_questions(out=out, **options)
@@ -162,7 +162,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
         show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
         return
     written, ready = augmentation.generate_questions(out=out, command=command_line(), **options)
-    if not launched().first:
+    if not join_process_group().first:
         return
     from augment.questions.endpoint.estimate import spent
 

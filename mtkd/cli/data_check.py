@@ -54,7 +54,7 @@ def check(
     """
     report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, max_lines))
-    sys.exit(2 if report.errors else 0)
+    sys.exit(2 if report.error_count else 0)
 
 
 def _draw(report: DataReport, max_lines: int) -> None:
@@ -88,8 +88,8 @@ def _draw(report: DataReport, max_lines: int) -> None:
         )
     if any(problem.kind == "unknown label" for problem in report.all_problems):
         echo("  hint: correct the labels in the file, or add them to `labels` in the task file")
-    warnings = len(report.all_problems) - report.errors
-    totals = counted(report.errors, "error"), counted(warnings, "warning")
+    warnings = len(report.all_problems) - report.error_count
+    totals = counted(report.error_count, "error"), counted(warnings, "warning")
     echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")
 
 

@@ -10,6 +10,7 @@ import click
 import mtkd
 from mtkd.cli.measure import model_option
 from mtkd.cli.options import PATH, report_options, say, show, table
+from mtkd.cli.unused_options import refuse_options
 
 
 @click.command()
@@ -54,6 +55,8 @@ def export(model: Path, json_file: str | None, **options: Any) -> None:
     `mtkd evaluate`, `predict` and `bench inference` take the directory as --model; `mtkd.runtime.OnnxModel`
     runs it in Python without torch.
     """
+    if not options["int8"]:
+        refuse_options(("max_drop", "reduce_range"), "without --int8", hint="add --int8")
     result = mtkd.export(model, **options)
 
     def draw() -> None:

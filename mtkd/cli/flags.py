@@ -21,8 +21,9 @@ NAMED = frozenset(
     word
     for line in (
         "against api_key_env batch beams budget copies corpus data device dtype endpoint_model extra_body",
-        "format in json limit max_output min_confidence min_overlap model out precision predictions",
-        "prompt_template spacy store tasks teacher teacher_labels text unlabelled vocab_size without workers",
+        "format in int8 json limit max_mb max_output min_confidence min_overlap model out precision",
+        "predictions prompt_template spacy store tasks teacher teacher_labels text unlabelled vocab_size",
+        "without workers",
     )
     for word in line.split()
 )
@@ -55,7 +56,7 @@ _RENAMED = {"source": "in"}  # `in` is a keyword of Python
 # The errors of `ast` for text that is not valid Python.
 _PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 _CALL = re.compile(r"`(mtkd(?:\.[a-z_]+)+)(?:\(([^`]*)\))?`")
-_ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
+_ARGUMENT = re.compile(r"`([a-z_]+[0-9]*)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 
 

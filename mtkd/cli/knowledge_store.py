@@ -23,9 +23,12 @@ from mtkd.cli.options import (
     unlabelled_option,
     workers_options,
 )
+from mtkd.cli.unused_options import refuse_other_options
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError, counted, warn_caller
 
+# The parameters that apply to --repair.
+_REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -147,11 +150,11 @@ def build(
 
     processes = Workers(workers, engine, address)
     if repair:
-        if any(options[name] for name in ("recipe", "data", "tasks", "teacher")):
-            raise UserError(
-                "--repair takes everything from the store itself",
-                hint=f"mtkd store build --repair --out {out}",
-            )
+        refuse_other_options(
+            _REPAIR_OPTIONS,
+            "with --repair, which takes everything from the store itself",
+            hint=f"mtkd store build --repair --out {out}",
+        )
         manifest, files = remote_paths(out="out")(repair_store)(out, processes)
         if PartialState().is_main_process:
             say(f"rebuilt {counted(len(files), 'damaged shard')} of {len(manifest.shards)}")

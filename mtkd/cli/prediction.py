@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.measure import batch_option, models_option
@@ -20,6 +19,7 @@ from mtkd.cli.options import (
     table,
     teacher_labels_option,
 )
+from mtkd.cli.unused_options import refuse_options
 from mtkd.training.interrupts import sigterm_exits
 from tasks.common.errors import UserError, counted
 from tasks.data.text_lines import STANDARD, output_path
@@ -107,7 +107,7 @@ def predict(
     With several models, each task of a submission is predicted by the first model that was trained on it.
     """
     if folder and data:
-        _refuse_file_options()
+        refuse_options(_FILE_OPTIONS, "with --glue-submission")
         files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
         show([vars(f) for f in files], json_file, lambda: _draw_submission(files, folder))
         return
@@ -116,6 +116,13 @@ def predict(
             "mtkd predict needs one --model with --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
         )
+    if folder or data:
+        given, missing = ("--glue-submission", "--data") if folder else ("--data", "--glue-submission")
+        raise UserError(
+            f"{given} has no effect without {missing}",
+            expected="--in and --out for rows of a file, or --data and --glue-submission",
+            hint=f"leave {given} out",
+        )
     if json_file == "-" and output_path(out) == STANDARD:
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
     with sigterm_exits():
@@ -123,15 +130,6 @@ def predict(
     show(
         {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
     )
-
-
-def _refuse_file_options() -> None:
-    """Raise UserError for options that have no effect on a GLUE submission."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if given and option.name in _FILE_OPTIONS:
-            raise UserError(f"{option.opts[0]} has no effect with --glue-submission", hint="leave it out")
 
 
 def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:

@@ -13,7 +13,7 @@ from mtkd.grids.cell import Bench, Cell, CellStep
 from mtkd.grids.grid import TEACHER, Grid, control_of
 from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.common.reading import not_regular
 from tasks.common.records import parse_toml, read_toml
@@ -109,7 +109,7 @@ def _with_found_files(grid: Grid, folder: Path) -> Grid:
     def with_files(part: Any) -> Any:
         found: dict[str, Any] = {}
         for key, value in part:
-            if isinstance(value, Strict):
+            if isinstance(value, StrictSettings):
                 found[key] = with_files(value)
             elif key == "cells":
                 found[key] = {name: with_files(cell) for name, cell in value.items()}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from mtkd.recipes import dotted
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
 from tasks.common.records import Seed, Text
 
@@ -42,7 +42,7 @@ SettingValues = Annotated[dict[str, Any], AfterValidator(lambda settings: dotted
 NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
 
 
-class CellStep(Strict):
+class CellStep(StrictSettings):
     """A run before or after that of a cell; in a grid also the name of the recipe alone.
 
     Attributes:
@@ -73,7 +73,7 @@ class Finetuning(CellStep):
     tasks: TaskWords | None = None
 
 
-class Refine(Strict):
+class Refine(StrictSettings):
     """The refining of the teacher of all cells.
 
     Attributes:
@@ -91,7 +91,7 @@ class Refine(Strict):
     set: SettingValues = Field(default_factory=dict)
 
 
-class Cell(Strict):
+class Cell(StrictSettings):
     """A row of the table; missing values are taken from the grid.
 
     Attributes:
@@ -122,7 +122,7 @@ class Cell(Strict):
     control: bool = False
 
 
-class Bench(Strict):
+class Bench(StrictSettings):
     """Settings for timing the inference of the cells' students at each batch size."""
 
     seq_len: int = Field(128, ge=1, le=MAX_TOKENS)

@@ -12,7 +12,7 @@ from mtkd.grids.cell import NAME_ALONE, Bench, Cell, CellName, First, Refine, Se
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError, shorten, unknown
 
 _INIT = "student.transformer.init"
@@ -33,11 +33,11 @@ def control_of(name: str) -> str:
     return f"{name}, labels"
 
 
-class Grid(Strict):
+class Grid(StrictSettings):
     """Cells x tasks x seeds.
 
     Attributes:
-        tasks: each entry is one run; "rte,stsb" is one run on both tasks.
+        tasks: the task specifications; each is one run: "rte,stsb" is one run on both tasks.
         set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
         first: the `first` of cells that distil or fine-tune and have none; its settings also apply to the
             `first` of cells with the same recipe.
@@ -79,14 +79,14 @@ class Grid(Strict):
             return First(recipe=own.recipe, set=self.first.set | own.set, seed=seed)
         return own or None
 
-    def specs_of(self, name: str) -> list[str]:
-        """What a cell is trained on: an entry for each run of a seed."""
+    def task_specs_of(self, name: str) -> list[str]:
+        """The task specifications that a cell is trained on, with one run per seed for each."""
         return self.cells[name].tasks or self.tasks
 
     @property
-    def specs(self) -> list[str]:
-        """What any cell is trained on."""
-        return list(dict.fromkeys(spec for name in self.cells for spec in self.specs_of(name)))
+    def task_specs(self) -> list[str]:
+        """The task specifications that any cell is trained on."""
+        return list(dict.fromkeys(task_spec for name in self.cells for task_spec in self.task_specs_of(name)))
 
     @property
     def needs_teacher(self) -> bool:
@@ -191,5 +191,5 @@ class Grid(Strict):
                 )
             if cell.steps_of not in others:
                 raise unknown("cell (steps_of)", cell.steps_of, others)
-            if self.specs_of(cell.steps_of) != self.specs_of(name):
+            if self.task_specs_of(cell.steps_of) != self.task_specs_of(name):
                 raise UserError(f"steps_of names {cell.steps_of!r}, which is trained on other tasks")

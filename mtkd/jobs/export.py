@@ -35,6 +35,7 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 Format = Literal["onnx", "transformers"]
+MAX_DROP = 0.5  # points
 _INT8_TABLE = """\
 The weights of this export are rounded to int8. Its scores and those of the fp32 model, in percent, on the
 labelled rows with which the export was checked:
@@ -80,7 +81,7 @@ def export(
     format: Format = "onnx",
     int8: bool = False,
     reduce_range: bool | None = None,
-    max_drop: float = 0.5,
+    max_drop: float = MAX_DROP,
     data: Any = None,
     limit: int | None = None,
     overwrite: bool = False,
@@ -108,7 +109,7 @@ def export(
         UserError: no such model or task, `out` holds something else, the packages that write ONNX graphs are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
-    _check_options(format, int8, overwrite)
+    _check_options(format, int8, reduce_range, max_drop, overwrite)
     # A copy, because its heads are removed and it is moved to the CPU.
     model_copy = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(model_copy, ExportedModel):
@@ -167,8 +168,16 @@ def _input_format(model: MultiTaskModel) -> dict[str, Any]:
     return {"input_format": model.encoder.input_format} | ({"side_by_side": heads} if heads else {})
 
 
-def _check_options(format: Format, int8: bool, overwrite: bool) -> None:
-    """Raise UserError if an option does not apply to the format, or if ONNX packages are missing."""
+def _check_options(
+    format: Format, int8: bool, reduce_range: bool | None, max_drop: float, overwrite: bool
+) -> None:
+    """Raise UserError if an option has no effect, or if ONNX packages are missing."""
+    for name, is_given in {
+        f"reduce_range={reduce_range}": reduce_range is not None,
+        f"max_drop={max_drop}": max_drop != MAX_DROP,
+    }.items():
+        if is_given and not int8:
+            raise UserError(f"`{name}` has no effect without `int8`", hint="pass `int8=True`, too")
     if format == "onnx":
         require_exporter()
     elif int8:

@@ -11,7 +11,7 @@ import torch
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
+from mtkd.jobs.training_job import TrainingJob, TrainingResult, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.bi_encoders import bi_encoder_for, can_be_bi_encoder, compares_sentences
@@ -24,15 +24,15 @@ from mtkd.settings import RefineSettings
 from mtkd.train_settings import FEW_ROWS
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
-from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
+from mtkd.training.linear_probe import fit_linear_heads, probe_nearly_suffices, probed_tasks
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError
 from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
-# What lr = "auto" means: with few rows, and otherwise.
-_FEW_ROWS_LR, _LR = 2e-5, 5e-5
+# What lr = "auto" means: if `probe_nearly_suffices`, and otherwise.
+_PROBE_LR, _LR = 2e-5, 5e-5
 
 
 def refine(
@@ -146,16 +146,13 @@ class _Refine(TrainingJob):
         return bi_encoder_for(scored, self.tasks)
 
     def _suitable_lr(self) -> float:
-        """The learning rate that "auto" means here.
+        """The learning rate that "auto" means here."""
+        settings, n_train = self.settings, self.rows.data.n_train
+        probed = probed_tasks(settings.init_heads, self.tasks, self.model.encoder)
+        is_low = probe_nearly_suffices(self.tasks, probed, settings.head_hidden_size, n_train)
+        return _PROBE_LR if is_low else _LR
 
-        It is low for few rows if all heads start from a linear probe, because little is left to learn.
-        """
-        probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
-        fitted = len(probed) == len(self.tasks) and not self.settings.head_hidden_size
-        few = self.rows.data.n_train < FEW_ROWS * len(self.tasks)
-        return _FEW_ROWS_LR if fitted and few else _LR
-
-    def train(self) -> Trained:
+    def train(self) -> TrainingResult:
         trainer = Trainer(
             self.accelerator,
             self.model,
@@ -177,4 +174,4 @@ class _Refine(TrainingJob):
         outcome = trainer.fit()
         validation = self.rows.validation(self.model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)
-        return Trained(self.model, scores, vars(outcome))
+        return TrainingResult(self.model, scores, vars(outcome))

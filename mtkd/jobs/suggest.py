@@ -121,6 +121,8 @@ def suggest(
     Raises:
         UserError: the teacher is unknown or not a Transformer, or the rows are invalid.
     """
+    if int8 and max_mb is None:
+        raise UserError("`int8` has no effect without `max_mb`", hint="pass the maximum size: `max_mb=20`")
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks='sst2'`")

@@ -179,7 +179,7 @@ class EncodedRows:
         for name, rows in self.train(reader).items():
             if rows.windows is not None:
                 continue
-            if (share := float(reader.for_task(name).is_cut(rows.texts).mean())) > MAX_TRUNCATED_SHARE:
+            if (share := float(reader.for_task(name).is_truncated(rows.texts).mean())) > MAX_TRUNCATED_SHARE:
                 most = f"{reader.max_length:,} tokens{per}"
                 warnings.append(truncation_message(f"the training rows of {name}", share, most, setting))
         return warnings

@@ -30,19 +30,19 @@ def ignore_warning(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """The result of `TrainingJob.train`.
 
     Attributes:
         scores: the validation scores; their predictions are written beside the model.
         training: the training history, as recorded in run.json.
-        facts: further values to record in run.json.
+        record_values: further values to record in run.json.
     """
 
     model: MultiTaskModel
     scores: Sequence[TaskScores]
     training: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
+    record_values: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ class TrainingJob(ABC):
         """Load and validate everything else; returns the model to train."""
 
     @abstractmethod
-    def train(self) -> Trained:
+    def train(self) -> TrainingResult:
         """Train and score the model."""
 
     def run(self) -> RunDirectory:
@@ -117,8 +117,8 @@ class TrainingJob(ABC):
             for text in self.warnings if main else ():
                 self.warn(text)
             rows = {"rows": self._rows.data.summary()} if self._rows else {}
-            facts = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
-            with run.open(ProcessGroup.of(self.accelerator), **inputs, **rows, **facts):
+            values = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
+            with run.open(ProcessGroup.of(self.accelerator), **inputs, **rows, **values):
                 if run.finished:  # by another process, in the meantime
                     return run
                 trained = self.train()
@@ -127,7 +127,7 @@ class TrainingJob(ABC):
                     trained.model.info.data = self.request.source().name if self._rows else None
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
-                    run.finish(scores=scores, training=trained.training, **trained.facts)
+                    run.finish(scores=scores, training=trained.training, **trained.record_values)
                     self._warn_of_weak_scores(trained.scores)
         return run
 

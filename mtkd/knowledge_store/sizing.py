@@ -22,7 +22,7 @@ MAX_TOKENS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class TokenCounts:
     """The outputs of a task, the (n,) number of real tokens per row, and how many of them may be kept."""
 
     outputs: LogitsLayout
@@ -35,7 +35,7 @@ class Counted:
         return {"row": len(self.tokens), "token": int(self.tokens.sum()), "kept": int(n_kept.sum())}
 
 
-def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables: int) -> dict[str, int]:
+def sizes(contents: Contents, tasks: Mapping[str, TokenCounts], shards: int, tables: int) -> dict[str, int]:
     """Bytes of each kind of output, and of everything else that is written ("index").
 
     Args:

@@ -212,7 +212,7 @@ def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
         ("teacher", term.teacher_need, models.teacher),
     ):
         # Logits come from the task heads, which are checked elsewhere.
-        missing = need.raw.missing_from(model.offers | OutputSpec(logits=True))
+        missing = need.before_selection.missing_from(model.offers | OutputSpec(logits=True))
         if missing:
             raise UserError(
                 f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "

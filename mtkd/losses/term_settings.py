@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.task import Task
 from tasks.task_keys import A_NAME, is_name
 from tasks.task_types import is_task_type, task_type_names
@@ -92,7 +92,7 @@ def _term_name(value: str) -> str:
 TermName = Annotated[str, AfterValidator(_term_name)]
 
 
-class TermSettings(Strict):
+class TermSettings(StrictSettings):
     """The settings that every term has.
 
     A loss with further settings defines a subclass called `Settings`.

@@ -93,7 +93,9 @@ def model_card(
     )
     lines = "\n".join(_task_row(task, info.scores) for task in tasks) or "| none | | | |"
     origin = f", which was initialised from {base}" if base else ""
-    description = f"{encoder}{origin}, with a head for each task. Texts are cut to {info.max_length} tokens."
+    description = (
+        f"{encoder}{origin}, with a head for each task. Texts are truncated to {info.max_length} tokens."
+    )
     data_note = f" (`{source}`)" if source else ""
     text = _TEXT.format(
         title=title,

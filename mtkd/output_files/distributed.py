@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.common.errors import UserError, counted, reason_of
-from tasks.common.launcher import check_launch
+from tasks.common.launcher import check_process_rank
 from tasks.common.locks import LockedError, locked
 from tasks.common.progress import say
 
@@ -24,7 +24,10 @@ _ACCELERATE_VARIABLES = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_",
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The position of this process in its group.
+    """The processes that work on one job together, and the position of this process among them.
+
+    They have joined, so that they can wait for each other; `tasks.common.launcher.ProcessRank` only holds
+    what the environment variables of a launcher say.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -121,7 +124,7 @@ def _refuse_shared_gpus() -> None:
     """Raise UserError if this machine has GPUs, but fewer than processes."""
     import torch
 
-    here = check_launch()
+    here = check_process_rank()
     gpus = torch.cuda.device_count() if here.on_this_machine > 1 else 0
     if 0 < gpus < here.on_this_machine:
         raise UserError(
@@ -131,9 +134,13 @@ def _refuse_shared_gpus() -> None:
         )
 
 
-def launched() -> ProcessGroup:
-    """The process group described by the environment: one process unless a launcher started several."""
-    if check_launch().count < 2:
+def join_process_group() -> ProcessGroup:
+    """Join the processes that a launcher started; `ALONE` if it started only this one.
+
+    Raises:
+        UserError: an environment variable of the launcher is missing or invalid.
+    """
+    if check_process_rank().count < 2:
         return ALONE
     import torch
     from accelerate import PartialState

@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 from mtkd.output_files.output_directory import has_claim, visible_files
 from mtkd.output_files.path_overlap import refuse_overlap
 from tasks.common.errors import UserError, shorten
-from tasks.common.launcher import launch
+from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
 from tasks.common.progress import say
-from tasks.common.remote import UPLOADING, Mirror, local, one_look, remote_errors
+from tasks.common.remote import UPLOADING, Mirror, consistent_copies, local, remote_errors
 from tasks.common.remote_versions import uploaded
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.common.urls import url_of
@@ -67,7 +67,7 @@ def remote_paths(
                 if name not in (*inputs, out) and (urls := list(filter(None, map(url_of, parts)))):
                     raise UserError(f"`{name}={urls[0]!r}` cannot be a URL", expected="a local path")
             mirror = _mirror(values[out]) if out in values else None
-            with one_look(), contextlib.ExitStack() as stack:
+            with consistent_copies(), contextlib.ExitStack() as stack:
                 for name in [name for name in inputs if name in values]:
                     if name != endpoint or not str(values[name]).startswith("http"):
                         values[name] = _local(name, values[name])
@@ -127,7 +127,7 @@ def _staged(mirror: Mirror) -> Iterator[Path]:
         if has_claim(mirror.path):
             say(f"nothing was uploaded to {mirror.url}; the unfinished output is in {mirror.folder}")
         raise
-    if launch().rank == 0:
+    if process_rank().rank == 0:
         with locked(mirror.folder, wait=True):
             _upload(mirror)
 

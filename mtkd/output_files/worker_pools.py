@@ -18,7 +18,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from mtkd.output_files.distributed import launched
+from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.ray_cluster import connected
 from mtkd.output_files.spawn import CleanSpawn, ignore_interrupt
 from tasks.common.errors import UserError
@@ -48,7 +48,7 @@ class Workers:
     def __post_init__(self) -> None:
         if self.address and self.engine != "ray":
             raise UserError("`address` applies only to `engine='ray'`", hint="add `engine='ray'`")
-        if self.engine == "ray" and launched().count > 1:
+        if self.engine == "ray" and join_process_group().count > 1:
             raise UserError(
                 "Ray starts its own processes", hint="leave out `accelerate launch`, or `engine='ray'`"
             )

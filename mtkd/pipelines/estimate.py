@@ -59,7 +59,7 @@ def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[st
 
 def _time_few_batches(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
     """Run a few batches of a step without printing its output; `moved`: all steps by name."""
-    words = step.words_with_steps_of(Path(moved[step.steps_of].out)) if step.steps_of else step.words()
+    words = step.argv_with_steps_of(Path(moved[step.steps_of].out)) if step.steps_of else step.argv()
     started = time.monotonic()
     output = io.StringIO()
     quiet = is_quiet()

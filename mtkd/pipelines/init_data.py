@@ -27,6 +27,10 @@ _ROLES = {
 }
 
 _EXPECTED = "one task: labelled rows in one file; validation rows, test rows and plain text in others"
+_SAVE_SPLITS = (
+    "save the splits that you need as files with `datasets.load_dataset(NAME)[SPLIT].to_parquet(FILE)`, and "
+    "name these files instead"
+)
 _TWO_TASKS = "for two tasks, make a pipeline of each and join them (docs/pipelines.md)"
 
 
@@ -66,7 +70,8 @@ def read_parts(
     _refuse_repeated([*names, *([validation] if validation else []), *unlabelled])
     splits: dict[str, Part] = {}
     others: list[Part] = []
-    if len(names) == 1 and not Path(names[0]).exists() and not _is_file_name(names[0]):
+    from_hub = len(names) == 1 and not Path(names[0]).exists() and not _is_file_name(names[0])
+    if from_hub:
         splits = _hub(names[0])
     elif len(names) == 1:
         splits["train"] = _file(Path(names[0]))
@@ -80,6 +85,8 @@ def read_parts(
     if validation:
         _add(splits, "validation", _file(Path(validation)))
     others += [_file(Path(path)) for path in unlabelled]
+    if "train" not in splits and from_hub:
+        raise UserError(f"no split of {names[0]} on the hub is for training", hint=_SAVE_SPLITS)
     if "train" not in splits:
         problem = f"none of {', '.join(names)} is for training" if names else "no data is named"
         raise UserError(problem, hint="add the training file" if names else "name a file of rows")
@@ -104,10 +111,12 @@ def _refuse_repeated(files: Sequence[str | Path]) -> None:
 def _add(splits: dict[str, Part], role: str, part: Part) -> None:
     """Add the rows of a split; UserError if the split already has rows."""
     if role in splits:
+        is_of_hub = splits[role].path is None  # no file holds these rows
+        hint = f"name only one of them, or join them into one file; {_TWO_TASKS}"
         raise UserError(
             f"{splits[role].raw.path} and {part.raw.path} both look like {role} rows",
             expected=_EXPECTED,
-            hint=f"name only one of them, or join them into one file; {_TWO_TASKS}",
+            hint=_SAVE_SPLITS if is_of_hub else hint,
         )
     splits[role] = part
 

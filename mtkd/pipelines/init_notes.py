@@ -119,7 +119,7 @@ def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
     return few_rows_for_bilstm(load_settings(recipe, "distill", {}, task.name), rows)
 
 
-def cut_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
+def truncation_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
     """The warning that training will give if many rows are longer than the pipeline's `max_length`.
 
     Args:

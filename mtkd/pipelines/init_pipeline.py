@@ -17,13 +17,13 @@ from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts, without_role
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
 from mtkd.pipelines.init_notes import (
-    cut_notes,
     few_rows_notes,
     guess_notes,
     label_notes,
     number_notes,
     probability_columns,
     probability_notes,
+    truncation_notes,
     unlabelled_note,
 )
 from mtkd.pipelines.init_split import set_aside
@@ -173,7 +173,7 @@ def init_pipeline(
     notes += label_notes(task, guess, splits)
     lengths = token_lengths(task, splits["train"].raw.table, length_limits(task)[1])
     length = suitable_length(task, lengths)
-    notes += cut_notes(task, lengths, length)
+    notes += truncation_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
@@ -309,11 +309,10 @@ def _write(
     task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
     contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
-    kept = write_files(out, contents, inputs, overwrite, dry_run)
+    kept_notes = write_files(out, contents, inputs, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if unlabelled_parts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)
-    kept_notes = [f"{name}, which an earlier call wrote and you have edited, is not removed" for name in kept]
     return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *kept_notes), tuple(contents))
 
 

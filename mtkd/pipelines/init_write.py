@@ -42,7 +42,7 @@ def write_files(
         dry_run: write nothing.
 
     Returns:
-        The names of the files of earlier calls that are not (or would not be) removed.
+        A note about each file of an earlier call that is not (or would not be) removed, which says why.
 
     Raises:
         UserError: an input would be replaced, a file that no earlier call wrote, or any file without
@@ -72,21 +72,38 @@ def write_files(
         )
     earlier = {name: digest for name, digest in written.items() if name not in contents}
     present = {name: digest for name, digest in earlier.items() if (out / name).is_file()}
-    unread = {name for name in present if real_path(out / name) not in inputs}
-    removed = {name for name in unread if overwrite and digest_file(out / name) == present[name]}
+    why_kept = {name: _why_kept(out / name, present[name], inputs, overwrite) for name in sorted(present)}
+    notes = [
+        f"{name}, which an earlier call wrote, is not removed: {why}"
+        for name, why in why_kept.items()
+        if why is not None
+    ]
     if dry_run:
-        return sorted(present.keys() - removed)
+        return notes
     files = {name: hashlib.sha256(raw).hexdigest() for name, raw in contents.items()}
     with locked(out):
         write_record(record, {"files": earlier | files})
         for path, raw in paths.items():
             with atomic_path(path) as temporary:
                 temporary.write_bytes(raw)
-        for name in sorted(removed):
+        for name in [name for name, why in why_kept.items() if not why]:
             (out / name).unlink()
-        kept = {name: digest for name, digest in present.items() if name not in removed}
+        kept = {name: digest for name, digest in present.items() if why_kept[name]}
         write_record(record, {"files": kept | files})
-    return sorted(kept)
+    return notes
+
+
+def _why_kept(path: Path, digest: str, inputs: Collection[Path], overwrite: bool) -> str | None:
+    """Why a file of an earlier call is not removed; None if it is.
+
+    Args:
+        digest: of the bytes that the earlier call wrote.
+    """
+    if real_path(path) in inputs:
+        return "its rows are used again"
+    if digest_file(path) != digest:
+        return "you have edited it"
+    return None if overwrite else "that needs `overwrite=True`"
 
 
 def earlier_runs_notes(pipeline: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.models.shared_results import shared_results
-from mtkd.output_files.distributed import launched
+from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
@@ -95,7 +95,7 @@ def run_pipeline(
     Raises:
         UserError: the file or a step is invalid, raised before the first step runs; or a step raises it.
     """
-    if launched().count > 1:
+    if join_process_group().count > 1:
         raise UserError(
             "a pipeline runs in one process", hint="start single commands with `accelerate launch`"
         )
@@ -214,19 +214,19 @@ class _PipelineRunner:
         """The part of a `StepRecord` that decides whether a finished step has to run again."""
         after = {need: self.records.get(need, {}).get("finished") for need in step.needs}
         return {
-            "words": self._words(step),
+            "words": self._argv(step),
             "out": step.out,
             "inputs": self.inputs[step.name],
             "after": after,
         }
 
-    def _words(self, step: Step, rerun: Collection[str] = ()) -> list[str]:
+    def _argv(self, step: Step, rerun: Collection[str] = ()) -> list[str]:
         """The step's command; `@NAME` stands for a number of steps that is not known yet."""
         steps_of = step.steps_of
         if steps_of and steps_of not in rerun and self.records.get(steps_of, {}).get("finished"):
             run = Path(self.steps[steps_of].out)
-            return step.words_with_steps_of(run) if (run / RUN_FILE).is_file() else step.words()
-        return step.words()
+            return step.argv_with_steps_of(run) if (run / RUN_FILE).is_file() else step.argv()
+        return step.argv()
 
     def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
         """Why a step has to run; None if it is finished. `rerun`: the steps that will run before it."""
@@ -235,7 +235,7 @@ class _PipelineRunner:
             return "everything runs again"
         if record is None:
             return "not run yet"
-        changed = _difference(record["words"], self._words(step, rerun))
+        changed = _difference(record["words"], self._argv(step, rerun))
         reasons = [f"changed: {changed}"] if changed else []
         paths = sorted(record["inputs"].keys() | state["inputs"].keys())
         reasons += [f"{p} has changed" for p in paths if record["inputs"].get(p) != state["inputs"].get(p)]
@@ -249,7 +249,7 @@ class _PipelineRunner:
         return "; ".join(reasons) or None
 
     def _result(self, step: Step, reason: str | None, rerun: Collection[str] = ()) -> StepResult:
-        words, note = _with_placeholder(self._words(step, rerun), step.steps_of)
+        words, note = _with_placeholder(self._argv(step, rerun), step.steps_of)
         line = f"mtkd {shlex.join(words)}"
         seconds = self.records.get(step.name, {}).get("seconds")
         return StepResult(step.name, line, step.out, reason, seconds, size_of(Path(step.out)), note=note)

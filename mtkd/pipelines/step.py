@@ -75,13 +75,13 @@ class Step:
         steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)
 
-    def words_with_steps_of(self, run: Path) -> list[str]:
+    def argv_with_steps_of(self, run: Path) -> list[str]:
         """The command line after `mtkd`, with as many steps and evaluations as a finished run."""
         steps = total_of_stages(run, "steps")
-        words = self.words(steps)
+        words = self.argv(steps)
         return [*words, *evaluation_options([run], steps, words)]
 
-    def words(self, steps: int | None = None) -> list[str]:
+    def argv(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.
 
         Args:
@@ -147,10 +147,10 @@ def check_step(step: Step) -> dict[str, Any]:
         UserError: an option is missing or its value is invalid, or a setting is.
     """
     command = find_command(step.command)
-    if wrong := [word for word in step.words(steps=1) if "\0" in word]:
+    if wrong := [word for word in step.argv(steps=1) if "\0" in word]:
         raise UserError(f"{brief(wrong[0])} contains a NUL character", expected="text without it")
     try:
-        params = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
+        params = command.make_context(step.command, step.argv(steps=1)[len(step.command.split()) :]).params
     except click.ClickException as error:
         from mtkd.cli.usage_errors import usage_error
 

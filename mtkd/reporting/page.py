@@ -57,6 +57,8 @@ def write_report(
         problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
         raise UserError(f"`out={str(out)!r}` {problem}", hint=hint)
+    if teacher_labels and not teacher:
+        raise UserError("`teacher_labels` has no effect without `teacher`", hint="name the teacher, too")
     source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
     checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None

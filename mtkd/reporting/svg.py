@@ -123,7 +123,7 @@ def width_of(value: str) -> float:
 
 
 def fitted(value: str, width: float) -> str:
-    """A label, cut if it is wider than `width` pixels."""
+    """A label, truncated if it is wider than `width` pixels."""
     max_characters = max(3, int(width / (TEXT * _WIDE)))
     return value if len(value) <= max_characters else f"{value[: max_characters - 1]}…"
 

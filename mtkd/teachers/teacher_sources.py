@@ -44,7 +44,7 @@ class OnlineTeacher:
         inputs = batch.teacher or batch.inputs
         device = batch.labels.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            output = self.model(inputs, task.head, need.raw)
+            output = self.model(inputs, task.head, need.before_selection)
         if need.selection is None:
             return output
         assert inputs.joined is not None, "selecting hidden states needs rows read as one sequence"

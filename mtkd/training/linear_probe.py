@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
+from mtkd.train_settings import FEW_ROWS
 from tasks.data.rows import has_label
 from tasks.heads import Head
 from tasks.task import Task
@@ -85,6 +87,19 @@ def probed_tasks(init_heads: str, tasks: Iterable[Task], encoder: AnyEncoder) ->
             if len(task.columns) == 1 or not joined or encoder.config.compares_texts(task)
         ]
     return [task.name for task in tasks] if init_heads == "linear-probe" else []
+
+
+def probe_nearly_suffices(
+    tasks: Collection[Any], probed: Collection[str], head_hidden_size: int, n_train: int
+) -> bool:
+    """True if little is left to learn: there are few rows, and all heads start from a linear probe.
+
+    Args:
+        probed: the tasks whose heads start from a linear probe.
+        head_hidden_size: the size of the heads' hidden layer; 0 = linear heads, which a probe can fit.
+        n_train: the number of training rows of all tasks.
+    """
+    return len(probed) == len(tasks) and not head_hidden_size and n_train < FEW_ROWS * len(tasks)
 
 
 def _features(

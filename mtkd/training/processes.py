@@ -14,7 +14,7 @@ from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_lis
 from mtkd.device import best_device, find_device
 from mtkd.output_files.distributed import disable_ram_efficient_loading, launch_errors
 from tasks.common.errors import UserError
-from tasks.common.launcher import check_launch, launch
+from tasks.common.launcher import check_process_rank, process_rank
 
 Number = TypeVar("Number", int, float)
 Result = TypeVar("Result")
@@ -34,7 +34,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         UserError: the device does not exist, several processes would share it, this process has already
             used another device, or accelerate was told to shard the model in a way that is not supported.
     """
-    several = launch().count > 1
+    several = process_rank().count > 1
     _refuse_sharding(several)
     disable_ram_efficient_loading()
     chosen = None if device is None else find_device(device)
@@ -45,7 +45,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         )
     # Accelerate does not detect on its own that several processes run on a CPU.
     cpu = several and not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
-    check_launch()
+    check_process_rank()
     with _environment(chosen), launch_errors():
         accelerator = Accelerator(
             cpu=cpu,

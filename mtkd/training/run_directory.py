@@ -187,14 +187,14 @@ class RunDirectory:
                 )
 
     @contextlib.contextmanager
-    def open(self, ranks: ProcessGroup = ALONE, **facts: Any) -> Iterator[None]:
+    def open(self, ranks: ProcessGroup = ALONE, **values: Any) -> Iterator[None]:
         """Lock the directory, remove the run that is to be overwritten, and write run.json.
 
         Afterwards, `finished` is True if another process has finished this run in the meantime.
 
         Args:
             ranks: the processes that train together; rank 0 writes for all of them.
-            facts: further values to record (digests of inputs, parameters, warnings, ...).
+            values: further values to record (digests of inputs, parameters, warnings, ...).
 
         Raises:
             UserError: another process is writing there; see also `__init__`.
@@ -219,17 +219,17 @@ class RunDirectory:
                     "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
                     "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
                 }
-                write_record(self.path / RUN_FILE, record | facts)
+                write_record(self.path / RUN_FILE, record | values)
             yield
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **values: Any) -> None:
         """Add values to run.json."""
-        write_record(self.path / RUN_FILE, {**self.record, **facts})
+        write_record(self.path / RUN_FILE, {**self.record, **values})
 
-    def finish(self, **facts: Any) -> None:
+    def finish(self, **values: Any) -> None:
         """Mark the run as complete and add final values; its checkpoints are removed at the end of `open`."""
         write_digests(self.path, "log.jsonl", "stages/*/log.jsonl", f"{PREDICTIONS}/*/*.parquet")
-        self.note(status="finished", **facts)
+        self.note(status="finished", **values)
 
     def clean_up(self) -> None:
         """Remove what a process that was killed right after `finish` has left."""
@@ -247,7 +247,7 @@ def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    """A text of at most 100 characters, cut before its end if it is longer."""
+    """A text of at most 100 characters, truncated if it is longer."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 13]} ... {text[-8:]}"
 
 

@@ -41,7 +41,7 @@ class DataReport:
         return (*self.problems, *(problem for split in self.splits for problem in split.problems))
 
     @property
-    def errors(self) -> int:
+    def error_count(self) -> int:
         """The number of errors (warnings are not counted)."""
         return sum(problem.level == "error" for problem in self.all_problems)
 
@@ -62,7 +62,7 @@ class DataReport:
         value = asdict(self)
         for record, split in zip(value["splits"], self.splits, strict=True):
             record["overlap_share"] = split.overlap_share
-        return value | {"errors": self.errors}
+        return value | {"errors": self.error_count}
 
 
 def report_on(
@@ -105,12 +105,12 @@ def _report_task(
         return [], [*problems, Problem(task.name, None, message)]
     problems += _missing_splits(task, source, present)
     splits: list[SplitReport] = []
-    train: np.ndarray | None = None
-    unused: set[str] = set()
+    train_hashes: np.ndarray | None = None
+    reported_columns: set[str] = set()
     for split in task.splits:
         try:
-            report, distinct = report_split(
-                task, split, source.batches(task, split), train, max_length, unused
+            report, text_hashes = report_split(
+                task, split, source.batches(task, split), train_hashes, max_length, reported_columns
             )
         except UserError as error:
             if split in present or (split in task.test and split in task.files):
@@ -119,12 +119,12 @@ def _report_task(
             continue
         splits.append(report)
         if split == task.train:
-            train = distinct
+            train_hashes = text_hashes
     try:
         if batches := unlabelled.open(source, task):
             rows = append_unlabelled(task, _no_rows(task), batches, unlabelled.limit)[0]
-            leaks = overlap_warnings(source, task, rows, unlabelled.split_of(task))
-            splits.append(report_unlabelled(task, rows, leaks, train, max_length))
+            overlaps = overlap_warnings(source, task, rows, unlabelled.split_of(task))
+            splits.append(report_unlabelled(task, rows, overlaps, train_hashes, max_length))
     except UserError as error:
         problems.append(Problem(f"{task.name}/{UNLABELLED}", None, str(error)))
     return splits, problems

@@ -59,30 +59,30 @@ def report_split(
     task: Task,
     split: str,
     tables: Iterator[RawTable],
-    train: np.ndarray | None,
+    train_hashes: np.ndarray | None,
     max_length: int,
-    unused_columns: set[str],
+    reported_columns: set[str],
 ) -> tuple[SplitReport, np.ndarray]:
     """Read a split and report on it; returns the report and the sorted hashes of the texts of its rows.
 
     Args:
         tables: the rows of the split, block by block.
-        train: the sorted hashes of the training split, if it has been read.
+        train_hashes: the sorted hashes of the training split, if it has been read.
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
-        unused_columns: columns that warnings about earlier splits named; the new ones are added to it.
+        reported_columns: columns that warnings about earlier splits named; the new ones are added to it.
 
     Raises:
         UserError: the split cannot be read.
     """
-    statistics = SplitStatistics(task, train)
+    statistics = SplitStatistics(task, train_hashes)
     with_label = RowHashes()
     balance = Balance(task, split)
     groups = GroupSizes(task)
     problems: list[Problem] = []
-    unused: list[Problem] = []
+    unread: list[Problem] = []
     labels_differ, soft_kind = False, None
     for raw in tables:
-        unused += _unused(task, raw, unused_columns)
+        unread += _unread_warnings(task, raw, reported_columns)
         statistics.add(raw)
         new_problems, labels = find_problems(task, split, raw)  # also checks that the labels can be read
         problems += new_problems
@@ -108,25 +108,25 @@ def report_split(
         balance=counts,
         lengths=statistics.lengths(),
         duplicates=statistics.rows - len(with_label.distinct() if labels_differ else distinct),
-        overlap=None if train is None else statistics.seen,
-        problems=(*problems, *unused, *suspicious),
+        overlap=None if train_hashes is None else statistics.seen,
+        problems=(*problems, *unread, *suspicious),
         soft_labels=soft_kind,
     )
     return report, distinct
 
 
 def report_unlabelled(
-    task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
+    task: Task, rows: Rows, overlaps: Sequence[str], train_hashes: np.ndarray | None, max_length: int
 ) -> SplitReport:
     """The report on the unlabelled rows of a task.
 
     Args:
-        leaks: the warnings about rows that also occur in other splits.
-        train: the sorted hashes of the training split, if it has been read.
+        overlaps: the warnings about rows that also occur in other splits.
+        train_hashes: the sorted hashes of the training split, if it has been read.
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
     """
     path = f"{task.name}/{UNLABELLED}"
-    statistics, blank = SplitStatistics(task, train), 0
+    statistics, blank = SplitStatistics(task, train_hashes), 0
     for part in rows.parts():
         statistics.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
         blank += sum(pc.sum(is_blank(texts)).as_py() or 0 for texts in part.texts)
@@ -138,26 +138,26 @@ def report_unlabelled(
         balance=(Count("unlabelled", len(rows)),),
         lengths=statistics.lengths(),
         duplicates=len(rows) - len(statistics.distinct()),
-        overlap=None if train is None else statistics.seen,
+        overlap=None if train_hashes is None else statistics.seen,
         problems=(
             *([Problem(path, None, counted(blank, "empty text"), "warning")] if blank else []),
-            *(Problem(path, None, leak, "warning") for leak in leaks),
+            *(Problem(path, None, overlap, "warning") for overlap in overlaps),
             *token_problems(task, statistics, max_length),
         ),
     )
 
 
-def _unused(task: Task, raw: RawTable, known: set[str]) -> list[Problem]:
+def _unread_warnings(task: Task, raw: RawTable, reported_columns: set[str]) -> list[Problem]:
     """A warning for each column that the task does not read, except ids and titles.
 
     Args:
-        known: columns that earlier warnings named; the new ones are added to it.
+        reported_columns: columns that earlier warnings named; the new ones are added to it.
     """
-    unused = [name for name in unread_columns(task, raw) if name not in known]
-    known.update(unused)
+    unread = [name for name in unread_columns(task, raw) if name not in reported_columns]
+    reported_columns.update(unread)
     return [
         Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
-        for name in unused
+        for name in unread
     ]
 
 

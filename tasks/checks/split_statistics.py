@@ -32,7 +32,7 @@ class SplitStatistics:
     """Counts of rows, of words, and of rows that are also training rows.
 
     Args:
-        train: the sorted hashes of the training rows; None for the training split itself.
+        train_hashes: the sorted hashes of the training rows; None for the training split itself.
 
     Attributes:
         rows: the number of rows.
@@ -42,14 +42,14 @@ class SplitStatistics:
         sample: up to 1,000 random rows.
     """
 
-    def __init__(self, task: Task, train: np.ndarray | None):
+    def __init__(self, task: Task, train_hashes: np.ndarray | None):
         self.rows = 0
         self.path = ""
         self.seen = 0
         self.first_seen = ""
         self.sample = pa.table({name: pa.array([], pa.string()) for name in task.columns})
         self._columns = task.columns
-        self._train = train
+        self._train_hashes = train_hashes
         self._hashes = RowHashes()
         self._words = [np.zeros(1, np.int64) for _ in task.columns]  # rows with 0, 1, 2, ... words
         self._keys, self._draws = np.zeros(0), np.random.default_rng(0)
@@ -61,8 +61,8 @@ class SplitStatistics:
         texts = raw.table.select(list(self._columns)).cast(self.sample.schema)
         hashes = hash_rows(texts.columns)
         self._hashes.add(hashes)
-        if self._train is not None:
-            rows = np.flatnonzero(contained(hashes, self._train))
+        if self._train_hashes is not None:
+            rows = np.flatnonzero(contained(hashes, self._train_hashes))
             if len(rows) and not self.seen:
                 shown = " | ".join(str(column[int(rows[0])].as_py())[:_SHOWN] for column in texts.columns)
                 self.first_seen = f"{raw.location(int(rows[0]))}: {shown!r}"

@@ -11,8 +11,11 @@ _HINT = "start the command with torchrun or `accelerate launch`, or unset the va
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProcessRank:
     """The place of this process among those that a launcher started; one process without a launcher.
+
+    It only holds what the environment variables say. `mtkd.output_files.distributed.ProcessGroup` is for
+    processes that have joined, and can wait for each other.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -25,7 +28,7 @@ class Launch:
     on_this_machine: int = 1
 
 
-def launch() -> Launch:
+def process_rank() -> ProcessRank:
     """The place of this process, by WORLD_SIZE, RANK and LOCAL_WORLD_SIZE.
 
     Raises:
@@ -33,17 +36,17 @@ def launch() -> Launch:
     """
     count = _number("WORLD_SIZE", 1, 1)
     if count == 1:
-        return Launch()
-    return Launch(_number("RANK", 0, 0, count - 1), count, _number("LOCAL_WORLD_SIZE", 1, 1, count))
+        return ProcessRank()
+    return ProcessRank(_number("RANK", 0, 0, count - 1), count, _number("LOCAL_WORLD_SIZE", 1, 1, count))
 
 
-def check_launch() -> Launch:
-    """Like `launch`, but also check the variables that the processes need to find each other.
+def check_process_rank() -> ProcessRank:
+    """Like `process_rank`, but also check the variables that the processes need to find each other.
 
     Raises:
         UserError: a variable is missing or invalid.
     """
-    here = launch()
+    here = process_rank()
     if here.count > 1:
         needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         if missing := [name for name in needed if not os.environ.get(name)]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tasks.common.errors import plain
-from tasks.common.launcher import launch
+from tasks.common.launcher import process_rank
 
 Advance = Callable[..., None]
 
@@ -27,7 +27,7 @@ def set_quiet(quiet: bool) -> None:
 
 def is_quiet() -> bool:
     """Whether progress output is off; it is if standard error is closed."""
-    return _quiet or launch().rank > 0 or sys.stderr is None
+    return _quiet or process_rank().rank > 0 or sys.stderr is None
 
 
 def say(text: str) -> None:

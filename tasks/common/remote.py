@@ -49,7 +49,7 @@ _copied: ContextVar[dict[str, Path] | None] = ContextVar("_copied", default=None
 
 
 @contextlib.contextmanager
-def one_look() -> Iterator[None]:
+def consistent_copies() -> Iterator[None]:
     """Inside the block, each URL is compared with its copy once, so that all reads find the same files."""
     before = _copied.set(dict(_copied.get() or {}))
     try:

@@ -98,7 +98,7 @@ class Reader:
             return np.stack(lengths, 1)
         return np.sum(lengths, axis=0)[:, None] + self.layout(len(texts)).n_specials
 
-    def is_cut(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
+    def is_truncated(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n,) bool, True for rows that are truncated."""
         lengths = tuple(text.lengths for text in texts)
         return np.any(np.greater(lengths, self.kept(lengths)), axis=0)

@@ -106,6 +106,7 @@ def prepare_generation(
         from augment.questions.endpoint.prepare_endpoint import endpoint_questions, read_options
 
         _refuse(config, _OF_T5, "an endpoint")
+        _check_sampling(config)
         prompt, client = read_options(config)
         close = client.close
         rows, counts = _select(config, task, stream, ParagraphSelection(config.words), THIS_PROCESS)
@@ -158,6 +159,7 @@ def _prepare_t5(
 ) -> tuple[Augmenter, SourceRows, Counts]:
     """The augmenter with a T5, the selected paragraphs, and their counts."""
     _refuse(config, _OF_ENDPOINTS, "a T5")
+    _check_sampling(config)
     if (config.max_output or 0) > _MAX_OUTPUT:
         raise UserError(
             f"`max_output={config.max_output}` is more than a question can have",
@@ -179,6 +181,15 @@ def _refuse(config: GenerationConfig, options: str, model: str) -> None:
                 f"`{'format' if name == 'form' else name}={value!r}` with {model}, which does not use it",
                 hint="omit it, or choose another `model`: rules, a trained generator, or an endpoint's URL",
             )
+
+
+def _check_sampling(config: GenerationConfig) -> None:
+    """Raise UserError if an option of sampling is given, but not `sample`."""
+    for name in ("top_p", "temperature"):
+        value = getattr(config, name)
+        if value != getattr(GenerationConfig, name) and not config.sample:
+            problem = f"`{name}={value}` has no effect without sampling"
+            raise UserError(problem, hint="pass `sample=True`, too")
 
 
 def _select(

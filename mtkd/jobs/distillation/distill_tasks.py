@@ -35,10 +35,10 @@ from mtkd.outputs import OutputSpec
 from mtkd.settings import Stage
 from mtkd.teachers.teacher_sources import CachedLogits, TeacherSource
 from mtkd.time_trial import current_trial
-from mtkd.train_settings import DISTILL_LR, FEW_ROWS, TrainSettings
+from mtkd.train_settings import DISTILL_LR, TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
-from mtkd.training.linear_probe import fit_linear_heads, probed_tasks
+from mtkd.training.linear_probe import fit_linear_heads, probe_nearly_suffices, probed_tasks
 from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError, counted
 from tasks.common.progress import say
@@ -48,7 +48,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
-_FEW_ROWS_LR = 5e-5  # lr = "auto" with few rows, if all heads start from a linear probe
+_PROBE_LR = 5e-5  # lr = "auto" if `probe_nearly_suffices`
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
@@ -151,14 +151,11 @@ class TaskDistillation(StagedJob):
         return probed
 
     def _suitable_lr(self) -> float:
-        """The learning rate that "auto" means here.
-
-        It is low for few rows if all heads start from a linear probe, because little is left to learn.
-        """
-        tasks, student = self.rows.data.tasks, self.prepared.student
-        fitted = len(self._probed_tasks(student)) == len(tasks) and not student.info.head_hidden_size
-        few = self.rows.data.n_train < FEW_ROWS * len(tasks)
-        return _FEW_ROWS_LR if fitted and few else DISTILL_LR
+        """The learning rate that "auto" means here."""
+        data, student = self.rows.data, self.prepared.student
+        probed, hidden_size = self._probed_tasks(student), student.info.head_hidden_size
+        is_low = probe_nearly_suffices(data.tasks, probed, hidden_size, data.n_train)
+        return _PROBE_LR if is_low else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         """The importance of a teacher's parts on the training rows, of which pruning keeps the highest."""
@@ -269,8 +266,8 @@ class TaskDistillation(StagedJob):
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
         kept_rows = confident_rows(self.rows.data, logits, min_confidence)
         batches.keep({name: np.flatnonzero(mask) for name, mask in kept_rows.items()})
-        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
-        for name, count in self.facts["dropped"].items():
+        self.record_values["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
+        for name, count in self.record_values["dropped"].items():
             say(
                 f"{name}: dropped {counted(count, 'unlabelled row')}, on which the teacher's confidence is "
                 f"below {min_confidence:.0%}"

@@ -12,7 +12,7 @@ from typing import Any
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.distillation.prepare import PreparedRun
 from mtkd.jobs.distillation.validated_run import ValidatedRun
-from mtkd.jobs.training_job import Trained, TrainingJob
+from mtkd.jobs.training_job import TrainingJob, TrainingResult
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import DistillSettings, Stage
@@ -51,7 +51,7 @@ class StagedJob(TrainingJob):
         validated: the validated request.
         prepared: teachers and student, set by `prepare`.
         stages: each stage with its objective and its inputs, set by `prepare`.
-        facts: further values to record, found during training.
+        record_values: further values to record, found during training.
     """
 
     command = "distill"
@@ -59,7 +59,7 @@ class StagedJob(TrainingJob):
     validated: ValidatedRun
     prepared: PreparedRun = field(init=False)
     stages: list[tuple[Stage, Objective, StageInputs]] = field(default_factory=list, init=False)
-    facts: dict[str, Any] = field(init=False, default_factory=dict)
+    record_values: dict[str, Any] = field(init=False, default_factory=dict)
 
     @abstractmethod
     def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
@@ -72,7 +72,7 @@ class StagedJob(TrainingJob):
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
         """Initialise heads from the student's features; called before the first stage that trains heads."""
 
-    def train(self) -> Trained:
+    def train(self) -> TrainingResult:
         """Run the stages; named stages that an earlier call has finished are loaded instead."""
         student = self.prepared.student
         record: dict[str, dict[str, Any]] = {}
@@ -84,7 +84,7 @@ class StagedJob(TrainingJob):
                 student = MultiTaskModel.load(directory)
                 record[stage.name] = dict(read_record(directory / _RESULT, StageResult))
                 heads_trained |= trains_heads
-                self.facts |= record[stage.name].pop("facts", {})
+                self.record_values |= record[stage.name].pop("facts", {})
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
             label = "distilling" if teacher else "training"
@@ -106,12 +106,12 @@ class StagedJob(TrainingJob):
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
                 student.save(directory / "model")
-                write_record(directory / _RESULT, {**record[stage.name], "facts": self.facts})
+                write_record(directory / _RESULT, {**record[stage.name], "facts": self.record_values})
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
         last_stage = self.stages[-1][0].name
         scores = self.scores(student, record[last_stage])
-        return Trained(student, scores, record.get("", record), self.facts)
+        return TrainingResult(student, scores, record.get("", record), self.record_values)
 
 
 def stage_directory(out: Path, stage: Stage) -> Path:

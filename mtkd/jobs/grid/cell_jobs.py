@@ -14,10 +14,10 @@ from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
 from mtkd.jobs.grid.training_length import (
     epoch_options,
     settings_without_length,
-    specs_that_train,
     stage_weights,
     stages_of,
     steps_key,
+    task_specs_that_train,
 )
 from mtkd.recipes import recipe_command
 from tasks.task_names import resolve, task_words
@@ -25,10 +25,10 @@ from tasks.task_names import resolve, task_words
 
 @dataclass(frozen=True)
 class CellJobs:
-    """The commands of a grid's cells for one entry of the grid's tasks and one seed.
+    """The commands of a grid's cells for one of the grid's task specifications and one seed.
 
     Attributes:
-        task_spec: the entry: a task, or several comma-separated ones that are trained together.
+        task_spec: a task, or several comma-separated ones that are trained together.
     """
 
     grid: Grid
@@ -120,8 +120,8 @@ class CellJobs:
         reference = self._reference
         if name == reference or self._steps_key(name) == self._steps_key(reference):
             return ()
-        specs = specs_that_train(self.grid.specs_of(reference), self.task_spec)
-        jobs = [CellJobs(self.grid, self.inputs, spec, self.seed) for spec in specs]
+        task_specs = task_specs_that_train(self.grid.task_specs_of(reference), self.task_spec)
+        jobs = [CellJobs(self.grid, self.inputs, task_spec, self.seed) for task_spec in task_specs]
         return tuple(job for cells in jobs for job in cells.main(reference))
 
     def _steps_key(self, name: str) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs
 from mtkd.jobs.grid.given_teacher import score_given_teacher
-from mtkd.jobs.grid.grid_baselines import Predicted, grid_baselines, weak_row_warnings
+from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
@@ -46,14 +46,14 @@ class _Results:
 
     Attributes:
         tasks: name -> the task as the models know it.
-        specs: task -> the entry of the grid's tasks that it belongs to.
+        task_specs: task -> the task specification of the grid that it belongs to.
         predicted: row -> predictions of its runs.
         models: cell -> the run directory of one of its models.
     """
 
     tasks: dict[str, Task] = field(default_factory=dict)
-    specs: dict[str, str] = field(default_factory=dict)
-    predicted: dict[str, Predicted] = field(default_factory=dict)
+    task_specs: dict[str, str] = field(default_factory=dict)
+    predicted: dict[str, PredictionsByTask] = field(default_factory=dict)
     models: dict[str, Path] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ def _run_and_collect(
         if failed is None:
             _collect(rows[run.cell], run, results)
         else:
-            rows[run.cell].failed[f"{run.spec}, seed {run.seed}"] = errors[failed.out]
+            rows[run.cell].failed[f"{run.task_spec}, seed {run.seed}"] = errors[failed.out]
     notes = _notes(grid, rows)
     try:
         _time_students(grid.bench, results.models, rows)
@@ -108,7 +108,7 @@ def _run_and_collect(
         rows, notes = teacher | rows, notes + teacher_notes
     if grid.baselines:
         baselines, baseline_notes = grid_baselines(
-            grid, inputs, results.tasks, results.specs, results.predicted
+            grid, inputs, results.tasks, results.task_specs, results.predicted
         )
         notes += baseline_notes
         for name, predicted in baselines.items():
@@ -136,7 +136,7 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
         results.tasks |= {task.name: task for task in tasks}
         for task, splits in read_predictions(job.out / PREDICTIONS, tasks).items():
             results.predicted.setdefault(run.cell, {}).setdefault(task, {})[run.seed] = splits
-            results.specs.setdefault(task, run.spec)
+            results.task_specs.setdefault(task, run.task_spec)
         row.parameters = record["parameters"]["total"]
         row.parameters_without_embeddings = record["parameters"]["without_embeddings"]
         row.kept = _kept_epoch(record["identity"]["settings"])
@@ -197,7 +197,7 @@ def _steps_note(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
         return []
     listed = []
     for name, total in totals.items():
-        n_runs = len(grid.specs_of(name))
+        n_runs = len(grid.task_specs_of(name))
         listed.append(f"{name} {total / n_runs:,.0f}" + (f" in each of {n_runs} runs" if n_runs > 1 else ""))
     return [f"The cells trained for different numbers of steps per seed: {', '.join(listed)}."]
 
@@ -210,7 +210,7 @@ def _teacher_row(
     if TEACHER in rows:
         return {}, [f"{missing}a cell is called {TEACHER!r}."]
     try:
-        scored = score_given_teacher(inputs, results.tasks, results.specs, results.predicted, say)
+        scored = score_given_teacher(inputs, results.tasks, results.task_specs, results.predicted, say)
     except UserError as error:  # the table is still useful
         return {}, [f"{missing}{' '.join(error.problem.split())}."]
     if not scored.predicted:
@@ -222,7 +222,7 @@ def _teacher_row(
     return {TEACHER: row}, []
 
 
-def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) -> Row:
+def _baseline_row(name: str, predicted: PredictionsByTask, tasks: Mapping[str, Task]) -> Row:
     """The row of a baseline or a given teacher, whose predictions have one seed."""
     row = Row(name)
     for task, seeds in predicted.items():

@@ -138,14 +138,14 @@ class _CurrentInputs:
                 digests[f"{task.name}/{UNLABELLED}"] = digest_rows(rows.slice(len(rows) - added, len(rows)))
         return digests
 
-    def _teacher(self, spec: str, tasks: Sequence[Task]) -> list[str]:
+    def _teacher(self, teachers: str, tasks: Sequence[Task]) -> list[str]:
         """The digests of teachers on this disk, with task heads and as encoders without heads."""
-        if not all(Path(teacher).is_dir() for _, teacher in teachers_by_task(spec)):
+        if not all(Path(teacher).is_dir() for _, teacher in teachers_by_task(teachers)):
             return []
         digests: list[str] = []
         for heads, labels in ((True, self._labels_of_teacher(tasks)), (False, None)):
             with contextlib.suppress(UserError):
-                teacher = find_teachers(spec, tasks, heads, labels)
+                teacher = find_teachers(teachers, tasks, heads, labels)
                 digests += [teacher.digest] if teacher and teacher.digest else []
         return digests
 

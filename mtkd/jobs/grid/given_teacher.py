@@ -12,7 +12,7 @@ from mtkd.evaluation.scoring import read_predictions, write_predictions
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.evaluate import evaluate
-from mtkd.jobs.grid.grid_baselines import Predicted
+from mtkd.jobs.grid.grid_baselines import PredictionsByTask
 from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
 from mtkd.models.parameter_count import count_parameters
 from mtkd.training.run_directory import PREDICTIONS
@@ -53,7 +53,7 @@ class TeacherScores:
             `parameters_without_embeddings`: outside the word embeddings.
     """
 
-    predicted: Predicted = field(default_factory=dict)
+    predicted: PredictionsByTask = field(default_factory=dict)
     parameters: int = 0
     parameters_without_embeddings: int = 0
 
@@ -61,8 +61,8 @@ class TeacherScores:
 def score_given_teacher(
     inputs: GridInputs,
     tasks: Mapping[str, Task],
-    specs: Mapping[str, str],
-    predicted: Mapping[str, Predicted],
+    task_specs: Mapping[str, str],
+    predicted: Mapping[str, PredictionsByTask],
     say: Callable[[str], None],
 ) -> TeacherScores:
     """Score the teacher of `inputs` on the validation rows that the cells were scored on.
@@ -71,7 +71,7 @@ def score_given_teacher(
 
     Args:
         tasks: name -> the task as the models know it.
-        specs: task -> the entry of the grid's tasks that it belongs to.
+        task_specs: task -> the task specification of the grid that it belongs to.
         predicted: cell -> its predictions.
 
     Raises:
@@ -85,7 +85,7 @@ def score_given_teacher(
         if not runs:
             continue
         try:
-            splits, record = _score(inputs, task, specs[name], runs[0], say)
+            splits, record = _score(inputs, task, task_specs[name], runs[0], say)
         except UserError as error:
             raise UserError(f"it cannot be scored on {name}: {error.problem}") from error
         result.predicted[name] = {0: splits}
@@ -99,8 +99,8 @@ def _score(
     inputs: GridInputs, task: Task, task_spec: str, rows_of_cells: Splits, say: Callable[[str], None]
 ) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
     """The teacher's predictions for the rows of a task, read from `out` or computed."""
-    spec = (inputs.teacher or "").replace("{task}", task_spec)
-    teachers = [teacher for name, teacher in teachers_by_task(spec) if name in (None, task.name)]
+    given = (inputs.teacher or "").replace("{task}", task_spec)
+    teachers = [teacher for name, teacher in teachers_by_task(given) if name in (None, task.name)]
     if not teachers:
         raise UserError("no teacher is named for it")
     teacher = find_teachers(teachers, [task], heads=True, labels=inputs.labels_of_teacher([task]))

@@ -20,29 +20,29 @@ from tasks.data.sources import open_data
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
-Predicted = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
+PredictionsByTask = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
 
 
 def grid_baselines(
     grid: Grid,
     inputs: GridInputs,
     tasks: Mapping[str, Task],
-    specs: Mapping[str, str],
-    predicted: Mapping[str, Predicted],
-) -> tuple[dict[str, Predicted], list[str]]:
+    task_specs: Mapping[str, str],
+    predicted: Mapping[str, PredictionsByTask],
+) -> tuple[dict[str, PredictionsByTask], list[str]]:
     """The predictions of the baselines for the rows that the cells were scored on.
 
     The vectors of the frozen encoder are cached in `out`/features.
 
     Args:
         tasks: name -> the task as the models know it.
-        specs: task -> the entry of the grid's tasks that it belongs to.
+        task_specs: task -> the task specification of the grid that it belongs to.
         predicted: cell -> its predictions.
 
     Returns:
         Baseline -> predictions, under the seed 0; and notes about baselines that are missing.
     """
-    predictions: dict[str, Predicted] = {}
+    predictions: dict[str, PredictionsByTask] = {}
     notes: list[str] = []
     for name, task in tasks.items():
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
@@ -50,7 +50,7 @@ def grid_baselines(
             continue
         baselines = {CONSTANT: best_constant(task, runs[0])}
         try:
-            baselines |= _frozen_encoder_baselines(grid, inputs, task, specs[name])
+            baselines |= _frozen_encoder_baselines(grid, inputs, task, task_specs[name])
         except UserError as error:  # the table is still useful
             notes.append(f"No baselines of a frozen encoder for {name}: {error.problem}.")
         for baseline, splits in baselines.items():
@@ -74,7 +74,7 @@ def _frozen_encoder_baselines(
 
 
 def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
-    """The pretrained encoder that the teacher of an entry of the tasks started from; None if unknown."""
+    """The pretrained encoder that the teacher of a task specification started from; None if unknown."""
     if inputs.store:
         described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
         return saved_in(described).info.base

@@ -86,7 +86,7 @@ def _missing_data(grid: Grid, inputs: GridInputs) -> UserError | None:
         return None
     then = [cell.then.tasks for cell in grid.cells.values() if cell.then and cell.then.tasks]
     refined = [grid.refine.tasks] if grid.refine and grid.refine.tasks and not inputs.store else []
-    for task in (task for spec in [*grid.specs, *then, *refined] for task in resolve(spec)):
+    for task in (task for task_spec in [*grid.task_specs, *then, *refined] for task in resolve(task_spec)):
         if not task.files:
             problem = f"the task {task.name!r} names no files of its own, so the grid needs data"
             return UserError(problem, hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`")
@@ -114,7 +114,7 @@ def _commands(grid: Grid) -> set[str]:
 
 
 def check_paths(grid: Grid, inputs: GridInputs) -> None:
-    """Check that data, plain text, store, corpus and teachers exist, for each task if they depend on it.
+    """Check that data, unlabelled rows, plain text and the models exist, for each task if they depend on it.
 
     A teacher on the hub is downloaded.
 
@@ -136,15 +136,25 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
     models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
     refuse_overlap("out", inputs.out / "compare.json", models)
-    open_data(inputs.data or None)
+    source = open_data(inputs.data or None)
+    for task in _tasks_that_can_lack_labels(grid):
+        files = inputs.unlabelled.get(task.name)
+        if files is not None:
+            named = files if isinstance(files, str) else list(map(Path, files))
+            UnlabelledRequest({task.name: named}, inputs.unlabelled_limit).open(source, task)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
-    _paths_by_spec("teacher", inputs.teacher, grid.specs)  # checks the placeholder
-    for path in _paths_by_spec("store", inputs.store, grid.specs):
+    _paths_per_task_spec("teacher", inputs.teacher, grid.task_specs)  # checks the placeholder
+    for name in _paths_per_task_spec("encoder", inputs.encoder, grid.task_specs):
+        if not Path(local(name)).exists():
+            refuse_path("encoder", name)
+    for path in _paths_per_task_spec("store", inputs.store, grid.task_specs):
         read_store_manifest(Path(local(path)))
-    _paths_by_spec("corpus", inputs.corpus, grid.specs)  # checks the placeholder, even if no cell uses it
+    _paths_per_task_spec(
+        "corpus", inputs.corpus, grid.task_specs
+    )  # checks the placeholder, even if no cell uses it
     for name, cell in grid.cells.items():
-        for path in _paths_by_spec("corpus", inputs.corpus_of(cell), grid.specs_of(name)):
+        for path in _paths_per_task_spec("corpus", inputs.corpus_of(cell), grid.task_specs_of(name)):
             read_corpus_manifest(Path(local(path)))
         if student := _student_of(grid, name):
             with naming_cell(name):
@@ -160,13 +170,13 @@ def _student_of(grid: Grid, name: str) -> StudentSettings | None:
     return student
 
 
-def _paths_by_spec(argument: str, value: str | None, specs: Sequence[str]) -> list[str]:
-    """The path or name that an input gives for each specification of tasks; empty if it is not given.
+def _paths_per_task_spec(argument: str, value: str | None, task_specs: Sequence[str]) -> list[str]:
+    """The path or name that an input gives for each task specification; empty if it is not given.
 
     Raises:
         UserError: it contains a placeholder other than {task}.
     """
-    paths = [value.replace("{task}", spec) for spec in specs] if value else []
+    paths = [value.replace("{task}", task_spec) for task_spec in task_specs] if value else []
     if any(set("{}") & set(path) for path in paths):
         raise UserError(
             f"`{argument}={value!r}` contains a placeholder other than {{task}}",
@@ -196,16 +206,21 @@ def _losses(grid: Grid, name: str) -> list[type[LossTerm]]:
 
 def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
     """Raise UserError if no cell can learn from the given unlabelled rows, or they are for another task."""
-    names = [name for name in grid.cells if learns_without_labels(grid, name)] if inputs.unlabelled else []
-    if inputs.unlabelled and not names:
+    tasks = _tasks_that_can_lack_labels(grid) if inputs.unlabelled else []
+    if inputs.unlabelled and not tasks:
         raise UserError("no cell of the grid can learn from unlabelled rows", hint="leave `unlabelled` out")
-    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
-    tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
 
 
+def _tasks_that_can_lack_labels(grid: Grid) -> list[Task]:
+    """The tasks of the cells that can learn from unlabelled rows."""
+    names = [name for name in grid.cells if learns_without_labels(grid, name)]
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.task_specs_of(name))
+    return [task for task_spec in task_specs for task in resolve(task_spec)]
+
+
 def _given_teachers(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> list[tuple[str, str]]:
-    """(specification of tasks, given teacher) for the cells that distil.
+    """(task specification, given teacher) for the cells that distil.
 
     Args:
         logits: True = the cells that learn from logits; False = only the others.
@@ -214,7 +229,7 @@ def _given_teachers(grid: Grid, inputs: GridInputs, *, logits: bool = True) -> l
         return []
     names = [name for name in grid.cells if _student_of(grid, name)]
     names = [name for name in names if learns_from_logits(grid, name) == logits]
-    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.task_specs_of(name))
     return [(task_spec, inputs.teacher.replace("{task}", task_spec)) for task_spec in task_specs]
 
 

@@ -75,10 +75,10 @@ class GridInputs:
         """The augmented corpus that a cell trains on: its own, or the given one; None if it uses none."""
         return cell.corpus if isinstance(cell.corpus, str) else self.corpus if cell.corpus else None
 
-    def unlabelled_options(self, spec: str) -> list[str]:
+    def unlabelled_options(self, task_spec: str) -> list[str]:
         """The options of a command that name the unlabelled rows of its tasks, and limit their number."""
         options = []
-        tasks = [task.name for task in resolve(spec)] if self.unlabelled else []
+        tasks = [task.name for task in resolve(task_spec)] if self.unlabelled else []
         for task, files in self.unlabelled.items():
             for file in ([files] if isinstance(files, str) else files) if task in tasks else ():
                 options += ["--unlabelled", f"{task}={file}"]
@@ -90,9 +90,9 @@ class GridInputs:
         names = [task.name for task in tasks]
         return {task: labels for task, labels in self.teacher_labels.items() if task in names}
 
-    def teacher_labels_options(self, spec: str) -> list[str]:
+    def teacher_labels_options(self, task_spec: str) -> list[str]:
         """The options of a command that give the order of the teacher's labels for its tasks."""
-        labels_by_task = self.labels_of_teacher(resolve(spec)) if self.teacher_labels else {}
+        labels_by_task = self.labels_of_teacher(resolve(task_spec)) if self.teacher_labels else {}
         options = []
         for task, labels in labels_by_task.items():
             options += ["--teacher-labels", f"{task}={label_list(labels)}"]
@@ -104,17 +104,17 @@ class Job:
     """One command and its run directory.
 
     Attributes:
-        words: the command, without the number of steps that `steps_of` determines.
+        argv: the command after `mtkd`, without the number of steps that `steps_of` determines.
         out: the run directory.
         needs: jobs that must be finished before this one starts.
         steps_of: train for as many steps as these jobs together, with as many evaluations as the one of them
-            that has the most; empty = `words` determine the number of steps.
+            that has the most; empty = `argv` determines the number of steps.
         tasks: for `steps_of`, count only the steps on these tasks, in proportion to their rows; empty = all
             steps.
         stages: for `steps_of`, stage of the recipe -> weight by which the steps are divided among stages.
     """
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     out: Path
     needs: tuple[Job, ...] = field(default=(), compare=False)
     steps_of: tuple[Job, ...] = field(default=(), compare=False)
@@ -125,12 +125,12 @@ class Job:
     def command(self) -> list[str]:
         """All words of the command; until `steps_of` is finished, with a placeholder for the steps."""
         if not self.steps_of:
-            return list(self.words)
+            return list(self.argv)
         runs = [job.out for job in self.steps_of]
         if not all(map(_is_finished, runs)):
-            return [*self.words, "--steps", f"STEPS OF {' AND '.join(map(str, runs))}"]
+            return [*self.argv, "--steps", f"STEPS OF {' AND '.join(map(str, runs))}"]
         steps = sum(_steps_of_tasks(run, self.tasks) for run in runs)
-        words = [*self.words, *evaluation_options(runs, steps, self.words)]
+        words = [*self.argv, *evaluation_options(runs, steps, self.argv)]
         if len(self.stages) < 2:
             return [*words, "--steps", str(steps)]
         shares = zip(self.stages, apportion(list(self.stages.values()), steps), strict=True)
@@ -140,7 +140,7 @@ class Job:
     def option(self, name: str) -> str | None:
         """The value of an option of the command; None if it is not given."""
         flag = f"--{name}"
-        return self.words[self.words.index(flag) + 1] if flag in self.words else None
+        return self.argv[self.argv.index(flag) + 1] if flag in self.argv else None
 
     @property
     def finished(self) -> bool:

@@ -14,17 +14,17 @@ from mtkd.jobs.grid.start_jobs import teacher_job
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One cell, trained on one entry of the grid's tasks with one seed.
+    """One cell, trained for one of the grid's task specifications with one seed.
 
     Attributes:
-        spec: the entry of the grid's tasks.
+        task_spec: a task, or several comma-separated ones that are trained together.
         jobs: the commands, each after those that it needs.
         scored: those of them whose scores are the cell's scores.
         trained: those whose steps and seconds are the cell's training cost.
     """
 
     cell: str
-    spec: str
+    task_spec: str
     seed: int
     jobs: tuple[Job, ...]
     scored: tuple[Job, ...]
@@ -33,7 +33,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """The name of the run in messages."""
-        return f"{self.cell}, {self.spec}, seed {self.seed}"
+        return f"{self.cell}, {self.task_spec}, seed {self.seed}"
 
 
 def plan_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
@@ -46,7 +46,7 @@ def plan_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
     runs = _teacher_runs(grid, inputs)
     for seed in grid.seeds:
         for name in grid.cells:
-            runs += [_cell_run(grid, inputs, name, spec, seed) for spec in grid.specs_of(name)]
+            runs += [_cell_run(grid, inputs, name, task_spec, seed) for task_spec in grid.task_specs_of(name)]
     return runs
 
 
@@ -56,10 +56,10 @@ def _teacher_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
         return []
     runs = {}
     for seed in grid.seeds if grid.refine.seed == "each" else [grid.refine.seed]:
-        for task_spec in grid.specs:
+        for task_spec in grid.task_specs:
             if job := teacher_job(grid, inputs, task_spec, seed):
-                spec = grid.refine.tasks or task_spec
-                runs[job.out] = PlannedRun(TEACHER, spec, seed, (job,), (job,), (job,))
+                tasks = grid.refine.tasks or task_spec
+                runs[job.out] = PlannedRun(TEACHER, tasks, seed, (job,), (job,), (job,))
     return list(runs.values())
 
 

@@ -75,15 +75,15 @@ def steps_key(grid: Grid, inputs: GridInputs, name: str, task_spec: str) -> tupl
     return (*rows, _batch_settings(settings), _length_settings(settings, task_spec))
 
 
-def specs_that_train(specs: Sequence[str], task_spec: str) -> list[str]:
-    """The entries of `specs` that together train every task of `task_spec`; empty if a task is missing."""
-    if task_spec in specs:
+def task_specs_that_train(task_specs: Sequence[str], task_spec: str) -> list[str]:
+    """Those of `task_specs` that together train every task of `task_spec`; empty if a task is missing."""
+    if task_spec in task_specs:
         return [task_spec]
     wanted = {task.name for task in resolve(task_spec)}
-    trained = {spec: {task.name for task in resolve(spec)} & wanted for spec in specs}
+    trained = {other: {task.name for task in resolve(other)} & wanted for other in task_specs}
     if set().union(*trained.values()) != wanted:
         return []
-    return [spec for spec, tasks in trained.items() if tasks]
+    return [other for other, tasks in trained.items() if tasks]
 
 
 def _settings(grid: Grid, name: str, task_spec: str) -> Any:

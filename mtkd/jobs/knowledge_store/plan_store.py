@@ -22,7 +22,7 @@ from mtkd.knowledge_store.contents import Contents, Dtype, LogitsLayout, pack_ou
 from mtkd.knowledge_store.row_index import table_bytes
 from mtkd.knowledge_store.shard_files import plan_shards
 from mtkd.knowledge_store.shard_writer import StoreJob, entry_counts, length_sorted_batches
-from mtkd.knowledge_store.sizing import Counted, amount, choose_selection, sizes
+from mtkd.knowledge_store.sizing import TokenCounts, amount, choose_selection, sizes
 from mtkd.outputs import OutputSpec
 from mtkd.precision import warn_of_slow_bf16
 from mtkd.recipes import load_settings
@@ -231,7 +231,7 @@ def with_token_limit(contents: Contents, tokens: int) -> Contents:
     return replace(contents, need=replace(need, selection=selection))
 
 
-def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
+def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> TokenCounts:
     """The number of tokens of each row of a task, and how many of them a selection may keep at most.
 
     A limit on the tokens is lifted here, but still decides whether [SEP] may be kept.
@@ -239,7 +239,7 @@ def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: E
     selection = contents.need.selection
     unlimited = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
     tokens, eligible = entry_counts(unlimited, teacher.reader_of(data.tasks[rows.task]), rows)
-    return Counted(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
+    return TokenCounts(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
 
 
 def _fit_to_budget(
@@ -247,7 +247,7 @@ def _fit_to_budget(
     settings: DistillSettings,
     validated: ValidatedRun,
     contents: Contents,
-    counted: Mapping[str, Counted],
+    counted: Mapping[str, TokenCounts],
     index_bytes: int,
 ) -> dict[str, Any]:
     """The depth, tokens and width that fit a budget, as dotted setting -> value.

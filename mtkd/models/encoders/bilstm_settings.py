@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.records import Units, Vocabulary
 from tasks.tokens.reader import InputFormat
@@ -18,7 +18,7 @@ POOLED = OutputSpec(pooled=True)
 Kind = Literal["bilstm-biattention", "bilstm"]
 
 
-class BiLSTMSizes(Strict):
+class BiLSTMSizes(StrictSettings):
     """The sizes of a BiLSTM student; the defaults are those of MKD, where the paper gives them.
 
     With seven task heads of 512 units, the default has 9.9M parameters without the embeddings. (The paper

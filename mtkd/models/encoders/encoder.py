@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.task import Task
 from tasks.tokens.batching import ModelInputs
 from tasks.tokens.reader import InputFormat, Reader
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mtkd.models.initialisation import InitContext, InitSpec
 
 
-class StudentSettings(Strict):
+class StudentSettings(StrictSettings):
     """The settings that students of every kind have.
 
     They form the `[student]` table of a recipe. A subclass narrows `kind` and adds one field: the table with
@@ -101,7 +101,7 @@ class StudentSettings(Strict):
         return self
 
 
-class EncoderConfig(Strict):
+class EncoderConfig(StrictSettings):
     """The configuration that model.json stores: enough to rebuild the encoder, without its weights.
 
     Attributes:

@@ -20,7 +20,7 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.progress import progress, say
 from tasks.common.records import Units, Vocabulary
@@ -35,7 +35,7 @@ BATCH = 1024  # student tokens that go through the teacher at once
 LONGEST = 16  # the most teacher tokens per student token, including special tokens
 
 
-class StaticSettings(Strict):
+class StaticSettings(StrictSettings):
     """The sizes and the initialisation of a static student.
 
     Attributes:

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.records import Depth, Units
 
 
-class TransformerSettings(Strict):
+class TransformerSettings(StrictSettings):
     """The sizes and the initialisation of a Transformer student.
 
     Attributes:

@@ -8,13 +8,13 @@ from pydantic import Field
 
 from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from tasks.common.records import Depth, Units, Vocabulary
 
 STRIDE = 4  # tokens per state of a block, after two poolings by 2
 
 
-class WaldorfSizes(Strict):
+class WaldorfSizes(StrictSettings):
     """The sizes of a WaLDORf student.
 
     The paper gives the numbers of blocks and heads, and "a bit less than a quarter" of the weights of

@@ -187,7 +187,7 @@ def test_a_function_passes_on_its_arguments_and_nothing_else(
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
     if function is distillation.distill:
-        given["text"] = None
+        given |= {"text": None, "text_column": "text"}
     with pytest.raises(Passed):
         unchecked(**given)
     expected = [value for name, value in given.items() if name not in used_elsewhere]
@@ -760,7 +760,7 @@ def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None
     corpus = mtkd.augment.mask("pocket", "rte", tmp_path / "corpus", copies={"rte": 2}, limit=16)
     assert corpus.manifest.rows == 32
     report = mtkd.check_data({"rte": {"train": ROWS}}, "rte")
-    assert report.errors and any("validation" in str(problem) for problem in report.all_problems)
+    assert report.error_count and any("validation" in str(problem) for problem in report.all_problems)
     assert mtkd.show_recipe("static", {"train.epochs": 2}).train.epochs == 2
     assert {"mkd-lstm", "static"} <= set(mtkd.list_recipes()) and mtkd.list_recipes("refine") == [
         "mkd-refine",

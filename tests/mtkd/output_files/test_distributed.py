@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.output_files.distributed import ALONE, launched, locked_by_first
+from mtkd.output_files.distributed import ALONE, join_process_group, locked_by_first
 from tasks.common.locks import LockedError, locked
 from tasks.data.corpus_reader import read_corpus
 
@@ -21,7 +21,7 @@ def test_without_a_launcher_there_is_one_process(world: str | None, monkeypatch:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if world:
         monkeypatch.setenv("WORLD_SIZE", world)
-    assert launched() is ALONE and ALONE.first and (ALONE.rank, ALONE.count) == (0, 1)
+    assert join_process_group() is ALONE and ALONE.first and (ALONE.rank, ALONE.count) == (0, 1)
     ALONE.wait()
 
 

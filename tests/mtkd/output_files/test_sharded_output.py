@@ -297,7 +297,7 @@ def test_ray_writes_nothing_after_an_interruption(
 def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="`address` applies only to `engine='ray'`"):
         Workers(address="auto")
-    monkeypatch.setattr("mtkd.output_files.worker_pools.launched", lambda: ProcessGroup(0, 2))
+    monkeypatch.setattr("mtkd.output_files.worker_pools.join_process_group", lambda: ProcessGroup(0, 2))
     assert Workers(2).in_other_processes
     with pytest.raises(UserError, match="Ray starts its own processes"):
         Workers(engine="ray")

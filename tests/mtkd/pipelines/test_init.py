@@ -166,7 +166,7 @@ def test_whole_numbers_have_the_same_names_in_all_formats(suffix: str, tmp_path:
     assert made.task.labels == ("0", "1", "2")
     assert any("are treated as classes" in note for note in made.notes)
     assert not any("in no" in note for note in made.notes), made.notes
-    assert not mtkd.check_data(tasks=made.task_file).errors
+    assert not mtkd.check_data(tasks=made.task_file).error_count
 
 
 def test_one_pipeline_can_join_two_tasks(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) 
     data = write(tmp_path / "own.parquet", pocket(task, "train")[:60])
     result = mtkd.init_pipeline(data, out=tmp_path / "job", name="own")
     assert result.task.kind == kind == resolve(str(result.task_file))[0].kind
-    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert not mtkd.check_data(None, str(result.task_file)).error_count
     assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 7
 
 
@@ -253,8 +253,16 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [("someone/reviews", "plain")]
     assert result.task.name == "reviews" and result.task.labels == ("neg", "pos")
     assert result.rows == {"train": 45, "validation": 5, "test": 10, "unlabelled": 30}
-    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert not mtkd.check_data(None, str(result.task_file)).error_count
     assert "reviews-unlabelled.parquet" in mtkd.run_pipeline(result.pipeline, dry_run=True)[1].command
+    loaded["dev"] = loaded["validation"] = loaded["test"]
+    with pytest.raises(UserError, match="both look like validation rows") as caught:
+        mtkd.init_pipeline("someone/reviews", out=tmp_path / "two")
+    assert "to_parquet" in str(caught.value.hint)
+    del loaded["train"], loaded["dev"]
+    with pytest.raises(UserError, match="no split of someone/reviews on the hub is for training") as caught:
+        mtkd.init_pipeline("someone/reviews", out=tmp_path / "none")
+    assert "to_parquet" in str(caught.value.hint)
 
 
 def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
@@ -419,8 +427,10 @@ def test_the_longest_rows_decide_how_many_tokens_are_read(tmp_path: Path) -> Non
         result = mtkd.init_pipeline(write(tmp_path / f"{name}.csv", rows), out=tmp_path / name)
         length = {"short": 32, "long": 112, "too-long": 256}[name]
         assert f"set.student.max_length = {length}\n" in result.pipeline.read_text()
-        cut = [note for note in result.notes if "will be truncated" in note]
-        assert bool(cut) == (name == "too-long") and all("100.0% of the training rows" in n for n in cut)
+        truncated = [note for note in result.notes if "will be truncated" in note]
+        assert bool(truncated) == (name == "too-long") and all(
+            "100.0% of the training rows" in n for n in truncated
+        )
 
 
 def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:

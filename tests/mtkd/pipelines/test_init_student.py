@@ -182,6 +182,18 @@ def test_overwrite_removes_the_files_of_the_earlier_job(reviews: Path) -> None:
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     tickets = {"tickets.toml", "tickets-train.parquet", "tickets-validation.parquet"}
     assert names == {"pipeline.toml", *tickets, "claims.toml", "mine.txt"}
-    assert "claims.toml, which an earlier call wrote and you have edited, is not removed" in made.notes
+    assert "claims.toml, which an earlier call wrote, is not removed: you have edited it" in made.notes
     library.init_pipeline(reviews, out=out, name="tickets")
     assert (out / "tickets.toml").is_file()
+
+
+def test_a_note_says_why_a_file_of_the_earlier_job_is_not_removed(reviews: Path) -> None:
+    out = reviews.parent / "job"
+    library.init_pipeline(reviews, out=out, name="claims")
+    (out / "pipeline.toml").unlink()
+    made = library.init_pipeline(reviews, out=out, name="tickets")
+    why = "claims.toml, which an earlier call wrote, is not removed: that needs `overwrite=True`"
+    assert why in made.notes and (out / "claims.toml").is_file()
+    made = library.init_pipeline(out / "tickets-train.parquet", out=out, name="smaller", overwrite=True)
+    why = "tickets-train.parquet, which an earlier call wrote, is not removed: its rows are used again"
+    assert why in made.notes and not (out / "claims.toml").exists()

@@ -235,7 +235,7 @@ def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
 
 def test_labels_with_commas_stay_whole() -> None:
     options = {"recipe": "static", "teacher-labels": {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}}
-    words = Step.of("s", "s", "distill", options, "out").words()
+    words = Step.of("s", "s", "distill", options, "out").argv()
     given = [words[n + 1] for n, word in enumerate(words) if word == "--teacher-labels"]
     assert parse_labels(given) == options["teacher-labels"] and given[1] == "y=a,b"
 
@@ -466,13 +466,13 @@ def test_an_export_is_limited_only_if_it_scores_rows() -> None:
     for data, limited in (("", False), ('data = "pocket"\n', True)):
         values = tomllib.loads(f"{data}eval-limit = 8\n{step}")
         (found,) = load_steps(values, {}, "x")[0]
-        assert ("--limit" in found.words()) == limited
+        assert ("--limit" in found.argv()) == limited
 
 
 def test_a_seed_among_the_settings_of_a_step_replaces_the_common_one() -> None:
     step = {"command": "refine", "tasks": "rte", "set": {"train": {"seed": 5}}}
     (found,) = load_steps({"seed": 3, "steps": {"x": step}}, {}, "x")[0]
-    assert "train.seed=5" in found.words() and "--seed" not in found.words()
+    assert "train.seed=5" in found.argv() and "--seed" not in found.argv()
 
 
 def test_a_model_may_be_a_name_on_the_hub(file: Path) -> None:

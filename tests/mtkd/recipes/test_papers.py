@@ -231,8 +231,8 @@ def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     runs: dict[str, list[str]] = {}
     for planned in plan_runs(grid, inputs)[1:]:
-        runs.setdefault(planned.cell[0], []).append(planned.spec)
-        assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
+        runs.setdefault(planned.cell[0], []).append(planned.task_spec)
+        assert ("--corpus" in planned.trained[-1].argv) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
 
@@ -250,12 +250,12 @@ def test_tables_have_a_student_of_labels_alone_with_as_many_steps_as_the_method(
 def test_the_tables_of_mkd_refine_one_teacher_on_all_tasks(name: str) -> None:
     inputs = GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     teacher, *students = plan_runs(load_grid(name, {}, {}), inputs)
-    words = teacher.jobs[0].words
+    words = teacher.jobs[0].argv
     assert words[:1] == ("refine",) and "mkd-refine" in words
     tasks = words[words.index("--tasks") + 1]
     assert [task.name for task in resolve(tasks)] == [task.name for task in resolve("mkd")]
     for run in students:
-        distilled = next(job.words for job in run.jobs if job.words[0] == "distill")
+        distilled = next(job.argv for job in run.jobs if job.argv[0] == "distill")
         assert distilled[distilled.index("--teacher") + 1] == str(teacher.jobs[0].out)
 
 
@@ -334,16 +334,16 @@ def test_mkd_table_1_has_the_teacher_and_both_students_fine_tuned() -> None:
     teacher, *students = plan_runs(
         grid, GridInputs("pocket", None, Path("out"), encoder="E", corpus="copies")
     )
-    assert teacher.jobs[0].words[0] == "refine" and "mkd-refine" in teacher.jobs[0].words
+    assert teacher.jobs[0].argv[0] == "refine" and "mkd-refine" in teacher.jobs[0].argv
     control = students.pop(1)
-    assert control.cell == "MKD-LSTM, labels" and "--corpus" not in control.trained[0].words
+    assert control.cell == "MKD-LSTM, labels" and "--corpus" not in control.trained[0].argv
     assert [run.cell for run in students] == ["MKD-LSTM", "MKD-Transformer"]
     for run, recipe in zip(students, ("mkd-lstm", "mkd-transformer"), strict=True):
-        distilled = run.trained[0].words
+        distilled = run.trained[0].argv
         assert distilled[:4] == ("distill", recipe, "--tasks", ",".join(seven))
         assert distilled[4:8] == ("--teacher", str(teacher.jobs[0].out), "--corpus", "copies")
-        assert [job.words[4] for job in run.scored] == seven
-        assert all(job.words[5:7] == ("--recipe", "mkd-finetune") for job in run.scored)
+        assert [job.argv[4] for job in run.scored] == seven
+        assert all(job.argv[5:7] == ("--recipe", "mkd-finetune") for job in run.scored)
     settings = load_settings("mkd-transformer", "distill", grid.sets_of("MKD-Transformer"))
     start = settings.student.transformer
     assert (start.init, start.layers, start.init_layers) == ("bert-base-uncased", 3, "first")

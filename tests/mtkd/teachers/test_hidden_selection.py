@@ -226,4 +226,6 @@ def test_terms_that_keep_different_parts_are_refused() -> None:
     ]
     joined = ranked[0] | ranked[1]
     assert joined.selection is not None and joined.selection.scored == ((1, 1), (2, 2))
-    assert joined.raw == OutputSpec(hidden=frozenset({1, 2}), query=frozenset({1, 2}), key=frozenset({1, 2}))
+    assert joined.before_selection == OutputSpec(
+        hidden=frozenset({1, 2}), query=frozenset({1, 2}), key=frozenset({1, 2})
+    )

@@ -75,7 +75,7 @@ def test_long_pairs_are_cut_as_transformers_cuts_them(save_checkpoint: Callable[
     rows = replace(rows, texts=tuple(rows.texts[0].from_pandas(column) for column in (first, second)))
     model = CheckpointRef.of(str(place), place, task).load(None)
     encoded = Encoded.encode(rows, model.tokeniser)
-    assert (model.reader.lengths(encoded.texts) == 64).sum() > 3, "some rows are cut"
+    assert (model.reader.lengths(encoded.texts) == 64).sum() > 3, "some rows are truncated"
     found = predict_logits(model, task, encoded)
     np.testing.assert_allclose(found, plain_logits(place, rows), atol=2e-5)
 
@@ -141,11 +141,11 @@ def test_question_answering(kind: str, save_checkpoint: Callable[..., Path]) -> 
     plain = AutoModelForQuestionAnswering.from_pretrained(place).eval()
     tokeniser = AutoTokenizer.from_pretrained(place)
     texts = [column.to_pylist() for column in rows.texts]
-    cut = {
+    truncation = {
         "truncation": "only_first",
         "max_length": 48,
     }  # mtkd cuts contexts into windows, and long questions
-    inputs = tokeniser(*texts, padding=True, return_tensors="pt", **cut)
+    inputs = tokeniser(*texts, padding=True, return_tensors="pt", **truncation)
     if kind == "Bert":
         assert torch.equal(inputs["input_ids"], batch.inputs.joined.ids), "windows are read as pairs"
     inputs["input_ids"] = batch.inputs.joined.ids

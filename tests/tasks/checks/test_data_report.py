@@ -62,7 +62,7 @@ def test_hand_made_splits(tmp_path: Path) -> None:
     null, leaked = (problem.message for problem in validation.problems)
     assert null == "null instead of text"
     assert "1 row (33.3%) is also in the training split" in leaked and "row 0: 'x y | z'" in leaked
-    assert report.errors == 2
+    assert report.error_count == 2
     value = json.loads(json.dumps(report.to_json()))
     assert value["errors"] == 2 and value["splits"][1]["overlap_share"] == pytest.approx(1 / 3)
 
@@ -79,7 +79,7 @@ def test_every_bad_line_is_listed_and_the_rest_is_counted(tmp_path: Path) -> Non
     assert train.rows == 18 and sum(count.rows for count in train.balance) == 17
     assert [problem.place for problem in report.problems] == ["pair/validation", "rte"]
     assert "no column 'b'" in report.problems[0].message
-    assert report.errors == 5
+    assert report.error_count == 5
 
 
 def test_spans(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def plain(path: Path, columns: tuple[str, ...], train: set | None) -> tuple[int,
 def test_real_data_against_a_plain_loop(name: str) -> None:
     task = TASKS[name]
     report = report_on(open_data(str(SHARED)), [task])
-    assert report.errors == 0
+    assert report.error_count == 0
     folder = SHARED / "glue" / name
     known = {
         tuple(row[c] for c in task.columns) for row in pq.read_table(folder / "train.parquet").to_pylist()
@@ -189,7 +189,7 @@ def test_labels_of_a_type_that_is_no_label_are_an_error() -> None:
     frame = pandas.DataFrame({name: ["a", "b"] for name in PAIR.columns})
     frame[PAIR.label] = pandas.interval_range(0, 2)
     report = report_on(open_data({"pair": {"train": frame, "validation": frame}}), [PAIR])
-    assert report.errors and "which cannot be read as labels" in str(report)
+    assert report.error_count and "which cannot be read as labels" in str(report)
 
 
 def test_a_file_that_does_not_exist_is_named_first(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> lis
     write(tmp_path / "pair/train.parquet", rows)
     write(tmp_path / "pair/validation.parquet", [(f"v {n}", "w", n % 2) for n in range(10)])
     report = report_on(open_data(str(tmp_path)), [PAIR], max_length)
-    assert report.errors == 0 and not report.splits[1].problems
+    assert report.error_count == 0 and not report.splits[1].problems
     return [problem.message for problem in report.splits[0].problems]
 
 
@@ -235,13 +235,13 @@ def test_imbalance(tmp_path: Path) -> None:
 def test_rows_that_will_be_cut(tmp_path: Path) -> None:
     """One token per word, one per text, three special tokens: 12 - 3 - 1 = 8 words fit."""
     rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
-    (cut,) = warnings_of(tmp_path, rows, max_length=12)
-    assert cut == (
+    (truncated,) = warnings_of(tmp_path, rows, max_length=12)
+    assert truncated == (
         "40.0% of the rows have more than 12 tokens of the default tokeniser, and will be truncated if the "
         "max_length of a model is 12; a larger max_length keeps more"
     )
-    (cut,) = warnings_of(tmp_path, rows)
-    assert cut.startswith("20.0% of the rows have more than 128 tokens")
+    (truncated,) = warnings_of(tmp_path, rows)
+    assert truncated.startswith("20.0% of the rows have more than 128 tokens")
     assert warnings_of(tmp_path, [("cat", "dog", n % 2) for n in range(10)]) == []
 
 
@@ -294,7 +294,7 @@ def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
     ]
     source["pair"]["unlabelled"][0]["label"] = 1
     found = report_on(open_data(source), [PAIR])
-    assert found.errors == 1 and "column 'label' holds 1" in found.problems[-1].message
+    assert found.error_count == 1 and "column 'label' holds 1" in found.problems[-1].message
 
 
 @pytest.mark.parametrize("label", [None, "yes"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mtkd.output_files.distributed import launch_errors, launched
+from mtkd.output_files.distributed import join_process_group, launch_errors
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import UserError
-from tasks.common.launcher import Launch, check_launch, launch
+from tasks.common.launcher import ProcessRank, check_process_rank, process_rank
 from tasks.common.progress import is_quiet
 
 _ALL = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -31,16 +31,16 @@ def environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, Launch()),
-        ({"RANK": "1"}, Launch()),
-        ({"WORLD_SIZE": "1"}, Launch()),
-        (_TWO, Launch(1, 2)),
-        ({**_TWO, "LOCAL_WORLD_SIZE": "2"}, Launch(1, 2, 2)),
+        ({}, ProcessRank()),
+        ({"RANK": "1"}, ProcessRank()),
+        ({"WORLD_SIZE": "1"}, ProcessRank()),
+        (_TWO, ProcessRank(1, 2)),
+        ({**_TWO, "LOCAL_WORLD_SIZE": "2"}, ProcessRank(1, 2, 2)),
     ],
     indirect=["environment"],
 )
-def test_the_place_of_a_process(environment: None, expected: Launch) -> None:
-    assert launch() == check_launch() == expected
+def test_the_place_of_a_process(environment: None, expected: ProcessRank) -> None:
+    assert process_rank() == check_process_rank() == expected
     assert is_quiet() is (expected.rank > 0)
 
 
@@ -64,7 +64,7 @@ def test_the_place_of_a_process(environment: None, expected: Launch) -> None:
 )
 def test_wrong_variables_are_named(environment: None, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        launched()
+        join_process_group()
 
 
 def test_errors_of_accelerate_name_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +78,6 @@ def test_processes_do_not_share_a_gpu(environment: None, monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(UserError, match="2 processes were started on a machine with 1 GPU"):
-        launched()
+        join_process_group()
     with pytest.raises(UserError, match="2 processes were started on a machine with 1 GPU"):
         make_accelerator()

@@ -103,13 +103,13 @@ def test_an_empty_text_is_one_unknown_token(minilm: Tokeniser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("input_format", "cut"),
+    ("input_format", "truncated"),
     [("joined", [False, False, True, True]), ("separate", [False, False, False, True])],
 )
-def test_rows_that_are_cut(minilm: Tokeniser, input_format: InputFormat, cut: list[bool]) -> None:
+def test_rows_that_are_truncated(minilm: Tokeniser, input_format: InputFormat, truncated: list[bool]) -> None:
     words = [(0, 0), (2, 3), (4, 2), (0, 9)]
     texts = tuple(minilm.token_ids(pa.array(["cat " * row[i] for row in words])) for i in (0, 1))
-    assert Reader(minilm, input_format, 8).is_cut(texts).tolist() == cut
+    assert Reader(minilm, input_format, 8).is_truncated(texts).tolist() == truncated
 
 
 @pytest.mark.parametrize("input_format", ["joined", "separate"])

@@ -259,7 +259,7 @@ def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("mtkd.jobs.distillation.staged_job.Trained", interrupted)
+        patched.setattr("mtkd.jobs.distillation.staged_job.TrainingResult", interrupted)
         run("resumed")
     assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
@@ -285,7 +285,7 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     assert len(texts) == 300
     kept = [text for n, text in enumerate(texts) if n % 64 != 63 or n >= 128]
     pieces = encode_texts(pa.array(kept), reader).texts[0]
-    assert pieces.lengths.max() == 22, "cut to what fits beside the special tokens"
+    assert pieces.lengths.max() == 22, "truncated to what fits beside the special tokens"
     batches = -(-len(pieces) // 8)
     train = settings_of("minilmv2-6x384", {**RELATIONS, "train.steps": batches}).train
     batch_source = TextBatches(files, Collator(reader), train, held_out=2)

@@ -575,6 +575,8 @@ def test_a_dry_run_needs_no_option(
         (["--store", "none"], "none is not a knowledge store"),
         (["--corpus", "none"], "there is no corpus none"),
         (["--teacher", "./none"], "there is no directory './none'"),
+        (["--encoder", "./none"], "there is no directory './none'"),
+        (["--unlabelled", "rte=none.csv"], "no file of unlabelled rows of task 'rte': none.csv"),
     ],
 )
 def test_a_dry_run_refuses_paths_that_do_not_exist(
@@ -663,11 +665,11 @@ def test_a_grid_as_commands() -> None:
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
     run = plan_runs(grid, HERE)[1]
     first, last = run.jobs
-    assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
-    assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
-    assert "terms.relation.relation_heads=6" in first.words and "train.epochs=2" not in first.words
-    assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
-    assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
+    assert (run.cell, run.task_spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
+    assert first.argv[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
+    assert "terms.relation.relation_heads=6" in first.argv and "train.epochs=2" not in first.argv
+    assert last.argv[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.argv
+    assert "teach/sst2,rte" in last.argv and last.argv[last.argv.index("--limit") + 1] == "9"
     assert plan_runs(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
 
 
@@ -683,7 +685,7 @@ def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
     toml = "".join(f"[cells.'{name}']\n{lines}\n" for name, lines in cells.items())
     (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'layerwise-3'\ntasks = ['rte']\n{first}{toml}")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
-    starts = {run.cell: run.jobs[0].words[1:2] + run.jobs[0].words[8:] for run in plan_runs(grid, HERE)}
+    starts = {run.cell: run.jobs[0].argv[1:2] + run.jobs[0].argv[8:] for run in plan_runs(grid, HERE)}
     same, rate = "train.steps=5", "train.lr=0.001"
     assert starts["as the grid"] == ("minilm-6", "--set", same, "--set", rate, *starts["as the grid"][-2:])
     assert starts["another rate"][:5] == ("minilm-6", "--set", same, "--set", "train.lr=0.0001")
@@ -719,7 +721,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
     run = plan_runs(grid, inputs)[0]
     first, *tuned = run.jobs
     assert run.scored == tuple(tuned) and all(job.needs == (first,) for job in tuned)
-    assert [job.words[:7] for job in tuned] == [
+    assert [job.argv[:7] for job in tuned] == [
         ("finetune", "--model", str(first.out), "--task", task, "--recipe", "minilmv2-finetune")
         for task in ("sst2", "cola")
     ]
@@ -750,7 +752,7 @@ def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path)
     toml = "".join(f"[cells.{name}]\ncorpus = {corpus}\n" for name, corpus in cells.items())
     (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{toml}")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
-    words = {run.cell: run.jobs[-1].words for run in plan_runs(grid, HERE)}
+    words = {run.cell: run.jobs[-1].argv for run in plan_runs(grid, HERE)}
     assert "--corpus" not in words["none"]
     used = {name: words[name][words[name].index("--corpus") + 1] for name in ("given", "own")}
     assert used == {"given": "copies/rte", "own": "questions/rte"}
@@ -762,8 +764,8 @@ def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     for run in plan_runs(load_grid("mkd-table-3", {"refine": None}, {}), HERE):
         distil, *tuned = run.jobs
-        assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
-        assert [job.words[:5] for job in tuned] == [
+        assert distil.argv[:4] == ("distill", "mkd-lstm", "--tasks", run.task_spec)
+        assert [job.argv[:5] for job in tuned] == [
             ("finetune", "--model", str(distil.out), "--task", task) for task in seven
         ]
         assert run.scored == tuple(tuned) and len({job.out for job in tuned}) == 7
@@ -802,24 +804,24 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     teacher, *cells = plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=7))
     by_name = {run.cell: run for run in cells}
     (refine,) = teacher.jobs
-    assert refine.words[0] == "refine" and {"minilm", "train.epochs=7", "rte,stsb"} <= set(refine.words)
-    assert "train.batch_size=8" not in refine.words, "settings of cells are not those of the teacher"
+    assert refine.argv[0] == "refine" and {"minilm", "train.epochs=7", "rte,stsb"} <= set(refine.argv)
+    assert "train.batch_size=8" not in refine.argv, "settings of cells are not those of the teacher"
 
     start, distill, *tuned = by_name["distilled"].jobs
-    assert start == refine and distill.words[distill.words.index("--teacher") + 1] == str(refine.out)
-    for words in (distill.words, by_name["one stage, no steps_of"].jobs[-1].words):
+    assert start == refine and distill.argv[distill.argv.index("--teacher") + 1] == str(refine.out)
+    for words in (distill.argv, by_name["one stage, no steps_of"].jobs[-1].argv):
         assert {"stages.layers.train.epochs=4", "stages.prediction.train.epochs=3"} <= set(words), (
             "7 epochs in the proportion 20 to 15"
         )
-    assert [job.words[:5] for job in tuned] == [
+    assert [job.argv[:5] for job in tuned] == [
         ("finetune", "--model", str(distill.out), "--task", task) for task in ("rte", "stsb")
     ]
     assert by_name["distilled"].scored == tuple(tuned)
-    assert all(distill in job.needs and "--epochs" not in job.words for job in tuned)
+    assert all(distill in job.needs and "--epochs" not in job.argv for job in tuned)
 
     labels = by_name["labels"].jobs[-1]
-    assert distill in labels.needs and "--epochs" not in labels.words
-    assert "train.epochs=9" not in labels.words, "it would take precedence over --steps"
+    assert distill in labels.needs and "--epochs" not in labels.argv
+    assert "train.epochs=9" not in labels.argv, "it would take precedence over --steps"
     assert labels.command[-2:] == ["--steps", f"STEPS OF {distill.out}"]
     distill.out.mkdir(parents=True)
     training = {"layers": {"steps": 40}, "prediction": {"steps": 2}}
@@ -831,8 +833,8 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
         training[stage] |= {"history": [{"epoch": n + 1, "scores": {}} for n in range(epochs)]}
     (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
     assert labels.command[-4:] == ["--set", "train.steps_per_epoch=6", "--steps", "42"]
-    own = replace(labels, words=(*labels.words, "--set", "train.steps_per_epoch=21"))
-    assert own.command == [*own.words, "--steps", "42"], "its own interval takes precedence"
+    own = replace(labels, argv=(*labels.argv, "--set", "train.steps_per_epoch=21"))
+    assert own.command == [*own.argv, "--steps", "42"], "its own interval takes precedence"
 
     merged = by_name["one stage"].jobs[-1]
     assert "train.steps_per_epoch=6" in merged.command
@@ -841,9 +843,9 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     ), "42 steps in the proportion 20 to 15"
 
     (other,) = by_name["another teacher"].scored
-    assert other.words[0] == "refine" and other.out != refine.out
+    assert other.argv[0] == "refine" and other.out != refine.out
     assert other.command[-2:] == ["--steps", "42"], "it has no unlabelled rows, so it takes these steps"
-    assert [job.words[:3] for job in by_name["tuned teacher"].scored] == 2 * [
+    assert [job.argv[:3] for job in by_name["tuned teacher"].scored] == 2 * [
         ("finetune", "--model", str(refine.out))
     ]
     with pytest.raises(UserError, match="less than one epoch for each stage of the cell 'distilled'"):
@@ -888,7 +890,7 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     (tmp_path / "grid.toml").write_text(EPOCHS, encoding="utf-8")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
     planned = plan_runs(grid, GridInputs("pocket", "teach", tmp_path, corpus="copies", epochs=4))
-    jobs = {(run.cell, run.spec): run.trained for run in planned}
+    jobs = {(run.cell, run.task_spec): run.trained for run in planned}
     (joint,) = jobs["joint", "rte,sst2"]
     for cell, specs in (
         ("joint", ["rte,sst2"]),
@@ -906,8 +908,8 @@ def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tm
     }
     (joint.out / "run.json").write_text(json.dumps(record))
 
-    def lengths(cell: str, spec: str = "rte,sst2") -> list[list[str]]:
-        return [job.command[len(job.words) :] for job in jobs[cell, spec]]
+    def lengths(cell: str, task_spec: str = "rte,sst2") -> list[list[str]]:
+        return [job.command[len(job.argv) :] for job in jobs[cell, task_spec]]
 
     evaluated = "train.steps_per_epoch="
     assert lengths("alone", "rte") == [["--set", f"{evaluated}4", "--steps", "13"]]
@@ -952,11 +954,11 @@ def test_a_control_is_the_same_student_on_labels_alone(tmp_path: Path) -> None:
     assert list(grid.cells) == ["three", "three, labels", "slow", "slow, labels"]
     three, control, *_ = (run.trained[0] for run in plan_runs(grid, replace(HERE, teacher="teach")))
     settings = {"student.transformer.layers=2", "train.lr=0.001"}
-    assert settings <= set(three.words) and settings <= set(control.words)
+    assert settings <= set(three.argv) and settings <= set(control.argv)
     own = {"supervision='labels'", "student.transformer.init='encoder'"}
-    assert {word.replace('"', "'") for word in control.words} >= own
-    assert "--corpus" in three.words and "--corpus" not in control.words
-    assert control.steps_of == (three,) and control.words[control.words.index("--limit") + 1] == "9"
+    assert {word.replace('"', "'") for word in control.argv} >= own
+    assert "--corpus" in three.argv and "--corpus" not in control.argv
+    assert control.steps_of == (three,) and control.argv[control.argv.index("--limit") + 1] == "9"
     assert (
         grid.cells["slow, labels"].set["slow_build"] == 0 and grid.cells["slow, labels"].steps_of == "three"
     )
@@ -970,7 +972,7 @@ def test_a_control_starts_from_the_same_run_on_plain_text(tmp_path: Path) -> Non
     inputs = replace(HERE, teacher="teach", encoder="enc", text=tmp_path)
     three, control = (run.jobs[-1] for run in plan_runs(load_grid(str(file), {}, {}, ["slow"]), inputs))
     assert three.option("init") == control.option("init") is not None
-    assert "supervision" in " ".join(control.words) and "transformer.init" not in " ".join(control.words)
+    assert "supervision" in " ".join(control.argv) and "transformer.init" not in " ".join(control.argv)
 
 
 def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_path: Path) -> None:
@@ -1025,9 +1027,9 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
     teachers, students = plan_runs(grid, HERE)[:2], plan_runs(grid, HERE)[2:]
     assert [run.seed for run in teachers] == [4, 5]
     one, other = (run.jobs[0] for run in teachers)
-    assert one.out != other.out and one.words[one.words.index("--seed") + 1] == "4"
+    assert one.out != other.out and one.argv[one.argv.index("--seed") + 1] == "4"
     for run in students:
-        refine, words = run.jobs[0], run.jobs[-1].words
+        refine, words = run.jobs[0], run.jobs[-1].argv
         assert refine == teachers[run.seed - 4].jobs[0]
         assert words[words.index("--teacher") + 1] == str(refine.out)
         rows = "10000" if run.cell.endswith(", distilled") else "9"
@@ -1247,7 +1249,7 @@ def test_a_comparison_that_was_moved_is_still_finished(
     first = job(out, str(tmp_path / "data"))
     first.out.mkdir(parents=True)
     (first.out / "run.json").write_text('{"status": "finished"}')
-    first.command_file.write_text(json.dumps(list(first.words)))
+    first.command_file.write_text(json.dumps(list(first.argv)))
     moved = out.rename(tmp_path / "few")
     monkeypatch.chdir(tmp_path)
     for root in (moved, Path("few")):
@@ -1336,7 +1338,7 @@ def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
     inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
-    words = plan_runs(grid, inputs)[0].jobs[-1].words
+    words = plan_runs(grid, inputs)[0].jobs[-1].argv
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"
 
@@ -1358,7 +1360,12 @@ recipe = "finetune"
 """
 
 
-def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, tmp_path: Path) -> None:
+def test_rows_without_labels_go_to_the_cells_that_can_use_them(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("more.csv", "others.csv"):
+        (tmp_path / name).write_text("sentence1,sentence2\na,b\n", encoding="utf-8")
     (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
     words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
     files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
@@ -1376,9 +1383,11 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     assert unknown.code == 2 and "--unlabelled names the task 'stsb'" in unknown.err
     useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
     assert useless.code == 2 and "no cell of the grid can learn from unlabelled rows" in useless.err
+    missing = mtkd(*words, "--dry-run", "--unlabelled", "rte=none.csv")
+    assert missing.code == 2 and "no file of unlabelled rows of task 'rte': none.csv" in missing.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
     changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "data": "pocket", "unlabelled": paths}
     grid, inputs = plan_grid(**defaults | changed)
-    planned = [run.scored[0].words for run in plan_runs(grid, inputs) if run.cell == "distilled"]
+    planned = [run.scored[0].argv for run in plan_runs(grid, inputs) if run.cell == "distilled"]
     assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]

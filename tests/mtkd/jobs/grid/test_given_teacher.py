@@ -13,7 +13,7 @@ import pytest
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid import given_teacher
 from mtkd.jobs.grid.given_teacher import TeacherScores, score_given_teacher
-from mtkd.jobs.grid.grid_baselines import Predicted
+from mtkd.jobs.grid.grid_baselines import PredictionsByTask
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from tasks.common.errors import UserError
 from tasks.common.files import is_temporary
@@ -25,14 +25,14 @@ Score = Callable[..., TeacherScores]
 
 
 @pytest.fixture
-def cell(tiny_teacher: Path) -> Predicted:
+def cell(tiny_teacher: Path) -> PredictionsByTask:
     """What a cell predicts for 16 validation rows of each task."""
     scores = evaluate(tiny_teacher, "pocket", "rte,sst2", limit=16).scores
     return {score.task: {3: {score.split: score.predictions}} for score in scores if score.predictions}
 
 
 @pytest.fixture
-def score(cell: Predicted, tmp_path: Path) -> Score:
+def score(cell: PredictionsByTask, tmp_path: Path) -> Score:
     """A function that scores a teacher of two students, one for each task."""
 
     def run(teacher: object, said: list[str] | None = None, **changes: Any) -> TeacherScores:
@@ -46,7 +46,7 @@ def score(cell: Predicted, tmp_path: Path) -> Score:
 
 
 def test_a_run_is_scored_as_mtkd_evaluate_scores_it(
-    score: Score, cell: Predicted, tiny_teacher: Path
+    score: Score, cell: PredictionsByTask, tiny_teacher: Path
 ) -> None:
     scored = score(tiny_teacher)
     assert scored.parameters > scored.parameters_without_embeddings > 0

@@ -22,12 +22,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from mtkd.strict_settings import Strict
+from mtkd.strict_settings import StrictSettings
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 
 
-class Table(Strict):
+class Table(StrictSettings):
     size: int = 8
 
 
