@@ -1,4 +1,4 @@
-"""Interrupting a command at every change that it makes to the disk, and running it again to its end."""
+"""Interrupt a command at every change that it makes to the disk, and run it again to its end."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TIMES = {"seconds", "finished", "after", "mtime", "speed", "ms", "peak", "files
 
 @dataclass
 class Outcome:
-    """What became of the trials of a command."""
+    """Counts of the results of the trials of a command."""
 
     trials: int = 0
-    refused: int = 0  # of those with a flipped bit: the command said so, and ended with exit code 2
-    verified: int = 0  # of those with a flipped bit: `mtkd verify` said so
+    refused: int = 0  # of the trials with a flipped bit: detected by the command, with exit code 2
+    verified: int = 0  # of the trials with a flipped bit: detected by `mtkd verify`
     stuck: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -100,14 +100,14 @@ class Trials:
 
     @property
     def _call(self) -> dict[str, str]:
-        """What runs the command, where that is not mtkd itself; see fork_server.py."""
+        """The function that runs the command instead of mtkd itself, if any; see fork_server.py."""
         return {"call": self.command.call} if self.command.call else {}
 
     def _placed(self, fault: dict[str, Any]) -> dict[str, Any]:
         return fault | {"under": str(self.directory.parent)}
 
     def _fresh(self) -> None:
-        """The state before the command has run."""
+        """Restore the state before the command has run."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         reset(self.inputs)
@@ -115,7 +115,7 @@ class Trials:
             (self.directory / name).write_text(text)
 
     def snapshot(self) -> dict[str, Any]:
-        """All files, times aside."""
+        """Return the content of all files, without times."""
         found: dict[str, Any] = {}
         for root in (self.directory, self.inputs):
             for file in sorted(root.rglob("*")):
@@ -136,11 +136,11 @@ class Trials:
         self._again(where)
 
     def disk_full(self, size: int) -> None:
-        """Refuse files of more than `size` bytes; the command must say so, and resume."""
+        """Let writing files of more than `size` bytes fail; the command must report this, and resume."""
         self._fresh()
         done = self._run({"size": size})
         where = f"files of at most {size} bytes"
-        codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
+        codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell has failed
         if done.code not in codes or "Traceback" in done.err:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
         if done.code:
@@ -205,7 +205,7 @@ class Trials:
             self._compare(where)
 
     def _again(self, where: str) -> None:
-        # without a fault, but what the command starts is forked, which is much faster than a new process
+        # without a fault, but processes that the command starts are forked, which is much faster
         done = self._run({})
         if done.code:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
@@ -292,9 +292,9 @@ def _wait_for(process: psutil.Process, status: str) -> None:
 
 
 def _is_flippable(file: Path) -> bool:
-    """Whether a file is one that is compared, and that a command may read when it resumes.
+    """Return whether a file is compared, and a command may read it when it resumes.
 
-    When training resumes, it says that its log is damaged, and continues it.
+    When training resumes with a damaged log, it warns and continues the log.
     """
     others = "tensorboard" in file.parts or file.name in (LOCK, "README.md", "log.jsonl")
     temporary = any(map(is_temporary, (file, *file.parents)))
@@ -306,7 +306,7 @@ def _last(done: Answered) -> str:
 
 
 def _content(file: Path) -> Any:
-    """What is compared of a file: values without times, or a digest."""
+    """Return the part of a file that is compared: values without times, or a digest."""
     raw = file.read_bytes()
     if file.suffix in (".json", ".jsonl"):
         try:

@@ -1,4 +1,4 @@
-"""Command lines in processes of their own, which `tests/fork_server.py` forks."""
+"""Run command lines in separate processes, which `tests/fork_server.py` forks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SERVER = Path(__file__).parents[1] / "fork_server.py"
 
 @dataclass(frozen=True)
 class Answered:
-    """What a command left: exit code and what it printed."""
+    """The result of a command: its exit code and what it printed."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ class Started:
 
 
 class Processes:
-    """Runs command lines in processes of their own, which `fork_server.py` forks."""
+    """Runs command lines in separate processes, which `fork_server.py` forks."""
 
     def __init__(self, server: subprocess.Popen[str], directory: Path):
         self._server, self._directory, self._count = server, directory, 0
@@ -54,7 +54,7 @@ class Processes:
         return Started(self.ask({**request, "out": str(out), "err": str(err)}), out, err)
 
     def wait(self, *started: Started) -> Answered:
-        """Wait for the end of commands; the first code that is not 0, and all that they printed."""
+        """Wait for commands; return the first exit code that is not 0, and everything that they printed."""
         codes = self.ask({"wait": [one.process for one in started]})
         out, err = (
             "".join(file.read_text() for file in files)
