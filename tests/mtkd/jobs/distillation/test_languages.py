@@ -1,4 +1,4 @@
-"""Tasks with a validation split for each language: the scores, their mean, and the epoch that it chooses."""
+"""Tasks with a validation split per language: the scores, their mean, and the choice of the best epoch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_epoch_is_chosen_by_the_mean_over_languages() -> None:
 
 
 @pytest.mark.parametrize("metric", ["score", "xnli/validation_sw/accuracy"])
-def test_the_kept_weights_are_those_of_the_best_epoch(
+def test_the_weights_of_the_best_epoch_are_kept(
     metric: str, languages: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     record = tune(languages, tiny_teacher, tmp_path / "run", **{"train.metric": metric}).record
@@ -88,7 +88,7 @@ def test_the_kept_weights_are_those_of_the_best_epoch(
     assert record["training"]["best"] == pytest.approx(max(values))
 
 
-def test_scores_of_each_language_and_their_mean(
+def test_each_language_and_the_mean_are_scored(
     mtkd: Callable, languages: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     tune(languages, tiny_teacher, tmp_path / "run", **{"train.epochs": 1})
