@@ -1,4 +1,4 @@
-"""Plain text from files of several formats, read a piece at a time."""
+"""Plain text from files of several formats, read one piece at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_reading_starts_at_any_row_and_yields_chunks(tmp_path: Path) -> None:
     assert all_of(tmp_path, TEXTS_PER_CHUNK - 1) == texts[TEXTS_PER_CHUNK - 1 :]
 
 
-def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+def test_the_digest_depends_only_on_the_content(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     first = TextFiles.open(file).digest
@@ -50,7 +50,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "complaint"),
+    ("name", "content", "message"),
     [
         ("a.txt", b"fine\n\xff\xfe", r"a.txt, line 2: not UTF-8"),
         (
@@ -64,9 +64,9 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
         ("a.doc", b"x", "is not a text file that can be read"),
     ],
 )
-def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp_path: Path) -> None:
+def test_unreadable_text_is_an_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         all_of(tmp_path / name)
 
 

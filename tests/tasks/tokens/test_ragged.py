@@ -1,4 +1,4 @@
-"""Rows of different lengths, against lists of lists."""
+"""Ragged arrays, compared with lists of lists."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_a_ragged_array_behaves_like_a_list_of_lists(
     assert lists(one.take(np.array(picked, dtype=np.int64))) == [first[i] for i in picked]
 
 
-def test_an_empty_ragged_array() -> None:
+def test_a_ragged_array_can_be_empty() -> None:
     empty = RaggedArray.concat([])
     assert len(empty) == 0 and empty.values.dtype == np.int32 and empty.offsets.dtype == np.int64

@@ -1,4 +1,4 @@
-"""Which rows an epoch draws, in what batches, with what chance of each task."""
+"""The sampler: rows and batches of an epoch, and the probability of each task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(left: list[BatchIndices], right: list[BatchIndices]) -> bool:
     return [(d.task, d.indices.tolist()) for d in left] == [(d.task, d.indices.tolist()) for d in right]
 
 
-def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
+def test_mixing_all_draws_every_row_once_and_shuffles_the_batches() -> None:
     sampler = TaskSampler(make_lengths(), 16, seed=3)
     draws = sampler.epoch(0)
     assert seen(draws) == {task: Counter(range(n)) for task, n in SIZES.items()}
@@ -49,7 +49,7 @@ def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 20, 75, 100, 400])
-def test_the_passes_of_all_are_cut_into_epochs_of_any_length(steps: int) -> None:
+def test_passes_of_mixing_all_can_be_split_into_epochs_of_any_length(steps: int) -> None:
     passes = TaskSampler(make_lengths(), 16, seed=3)
     in_order = [draw for number in range(12) for draw in passes.epoch(number)]
     cut = TaskSampler(make_lengths(), 16, seed=3, steps_per_epoch=steps)
@@ -60,7 +60,7 @@ def test_the_passes_of_all_are_cut_into_epochs_of_any_length(steps: int) -> None
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_grouping_by_length_changes_no_row_of_any_epoch(mixing: Mixing) -> None:
+def test_grouping_by_length_keeps_the_rows_of_every_epoch(mixing: Mixing) -> None:
     grouped, plain = (
         TaskSampler(make_lengths(), 16, mixing=mixing, epochs=4, group_by_length=group_by_length)
         for group_by_length in (True, False)
@@ -73,7 +73,7 @@ def test_grouping_by_length_changes_no_row_of_any_epoch(mixing: Mixing) -> None:
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_an_epoch_depends_on_nothing_but_its_number(mixing: Mixing) -> None:
+def test_an_epoch_depends_only_on_its_number(mixing: Mixing) -> None:
     sampler = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
     epochs = [sampler.epoch(number) for number in range(3)]
     again = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
@@ -107,21 +107,21 @@ def test_streams_continue_where_the_last_epoch_stopped() -> None:
     for number in range(8):
         for task, rows in seen(sampler.epoch(number)).items():
             total[task].update(rows)
-        for task, n in SIZES.items():  # at no point is a row two passes ahead of another
+        for task, n in SIZES.items():  # no row is ever two passes ahead of another
             counts = [total[task][row] for row in range(n)]
             assert max(counts) - min(counts) <= 1
     assert min(total["small"].values()) >= 10
 
 
 @pytest.mark.parametrize("mixing, power", [("proportional", 1.0), ("sqrt", 0.5), ("uniform", 0.0)])
-def test_tasks_are_drawn_with_the_stated_chances(mixing: Mixing, power: float) -> None:
+def test_tasks_are_sampled_with_the_stated_probabilities(mixing: Mixing, power: float) -> None:
     sampler = TaskSampler(make_lengths(), 16, mixing=mixing, seed=7, steps_per_epoch=4000)
     drawn = Counter(draw.task for draw in sampler.epoch(0))
     weights = np.array([n**power for n in SIZES.values()])
     assert chisquare([drawn[task] for task in SIZES], weights / weights.sum() * 4000).pvalue > 0.01
 
 
-def test_annealed_moves_from_proportional_almost_to_uniform() -> None:
+def test_annealed_mixing_moves_from_proportional_to_almost_uniform() -> None:
     sampler = TaskSampler(make_lengths(), 16, mixing="annealed", epochs=5)
     sizes = np.array(list(SIZES.values()), float)
     for number, alpha in [(0, 1.0), (1, 0.8), (2, 0.6), (4, 0.2), (9, 0.2)]:
@@ -131,20 +131,20 @@ def test_annealed_moves_from_proportional_almost_to_uniform() -> None:
     assert once.probabilities(0)["big"] == pytest.approx(1000 / 1163)
 
 
-def test_grouping_by_length_saves_padding() -> None:
+def test_grouping_by_length_reduces_padding() -> None:
     lengths = make_lengths({"a": 5000, "b": 700})
 
-    def waste(group_by_length: bool) -> float:
+    def padding_fraction(group_by_length: bool) -> float:
         draws = TaskSampler(lengths, 32, group_by_length=group_by_length).epoch(0)
         padded = sum(len(d.indices) * lengths[d.task][d.indices].max() for d in draws)
         return 1 - sum(int(length.sum()) for length in lengths.values()) / padded
 
-    assert waste(False) > 0.4 and waste(True) < 0.05
+    assert padding_fraction(False) > 0.4 and padding_fraction(True) < 0.05
 
 
 @pytest.mark.parametrize("mixing", ["all", "uniform"])
 @pytest.mark.parametrize("group_by_length", [True, False])
-def test_groups_of_candidates_stay_whole(mixing: Mixing, group_by_length: bool) -> None:
+def test_groups_of_candidates_are_not_split(mixing: Mixing, group_by_length: bool) -> None:
     random = np.random.default_rng(0)
     groups = random.permutation(np.repeat(np.arange(100) * 3, random.integers(1, 6, 100)))
     lengths = {"rank": random.integers(3, 90, len(groups)), "other": random.integers(3, 90, 50)}
@@ -186,12 +186,12 @@ def test_shards_partition_a_batch(world: int) -> None:
         ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
     ],
 )
-def test_bad_arguments_are_one_clear_error(change: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_one_error(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"(?s){message}"):
         TaskSampler(**{"lengths": make_lengths(), "batch_size": 4, **change})
 
 
-def test_a_fraction_of_every_pass_has_no_labels() -> None:
+def test_every_pass_has_the_given_fraction_of_unlabelled_rows() -> None:
     labelled = {"a": np.arange(100) < 12, "b": np.ones(20, bool)}
     lengths = {name: np.full(len(values), 5) for name, values in labelled.items()}
     made = TaskSampler(lengths, 8, seed=3, labelled=labelled, unlabelled_fraction=0.75)
@@ -213,7 +213,7 @@ def test_a_fraction_of_every_pass_has_no_labels() -> None:
     assert sorted(rows.tolist()) == [*range(12), *[12] * 6, *[13] * 6], "repeated if there are too few"
 
 
-def test_groups_without_labels_stay_together_in_a_mixed_pass() -> None:
+def test_unlabelled_groups_stay_together_in_a_mixed_pass() -> None:
     groups = np.repeat(np.arange(10), 3)
     labelled = groups < 4
     made = TaskSampler(
@@ -227,14 +227,14 @@ def test_groups_without_labels_stay_together_in_a_mixed_pass() -> None:
 
 
 def padded(draw: BatchIndices, lengths: dict[str, np.ndarray]) -> int:
-    """The tokens of a batch, each sequence padded to its longest."""
+    """Return the number of tokens of a batch, with each sequence padded to the longest."""
     rows = lengths[draw.task].reshape(len(lengths[draw.task]), -1)[draw.indices]
     return len(rows) * sum(max(column) for column in rows.T.tolist())
 
 
 @pytest.mark.parametrize("group_by_length", [True, False])
 @pytest.mark.parametrize("mixing", ["all", "uniform"])
-def test_batches_fill_a_budget_of_tokens(mixing: Mixing, group_by_length: bool) -> None:
+def test_batches_fill_the_token_budget(mixing: Mixing, group_by_length: bool) -> None:
     random = np.random.default_rng(0)
     lengths = make_lengths() | {"pairs": random.integers(1, 40, (300, 2))}
     lengths["small"][5] = 600
@@ -257,7 +257,7 @@ def test_batches_fill_a_budget_of_tokens(mixing: Mixing, group_by_length: bool) 
     assert np.mean(tokens) > 330, "most batches are nearly full"
 
 
-def test_runs_of_a_token_budget_are_the_longest_possible() -> None:
+def test_batches_within_a_token_budget_are_as_long_as_possible() -> None:
     random = np.random.default_rng(1)
     widths, rows = random.integers(1, 30, (200, 2)), random.integers(1, 4, 200)
     expected: list[list[int]] = [[]]
@@ -271,7 +271,7 @@ def test_runs_of_a_token_budget_are_the_longest_possible() -> None:
     assert cut_by_tokens(widths, 10**40) == [slice(0, 200)]
 
 
-def test_groups_fill_a_budget_of_tokens() -> None:
+def test_groups_of_candidates_fill_the_token_budget() -> None:
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 3))
     lengths = {"rank": np.random.default_rng(1).integers(3, 30, 180)}
     draws = TaskSampler(lengths, 1, batch_tokens=300, groups={"rank": groups}).epoch(0)
@@ -279,7 +279,7 @@ def test_groups_fill_a_budget_of_tokens() -> None:
     assert all(count == 3 for draw in draws for count in Counter(groups[draw.indices].tolist()).values())
 
 
-def test_mixtures_and_blocks_fill_a_budget_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_and_blockwise_batches_fill_the_token_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = {"a": np.random.default_rng(1).integers(3, 60, 500)}
     labelled = {"a": np.arange(500) < 100}
     made = TaskSampler(lengths, 1, batch_tokens=200, labelled=labelled, unlabelled_fraction=0.5)
