@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from in_process_workers import InProcessPool
-from processes import Answered, Processes, serve
+from processes import CommandResult, Processes, serve
 
 from mtkd.output_files.worker_pools import Workers
 
@@ -70,7 +70,7 @@ def in_process_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worke
 
 
 @pytest.fixture
-def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answered]:
+def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Run a command line in this process."""
     from mtkd.cli.main import main
 
@@ -78,7 +78,7 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         "tasks.common.progress._quiet", False
     )  # restored after the test, whatever --quiet sets
 
-    def run(*words: object) -> Answered:
+    def run(*words: object) -> CommandResult:
         monkeypatch.setattr("sys.argv", ["mtkd", *map(str, words)])
         code = 0
         try:
@@ -86,7 +86,7 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         except SystemExit as left:
             code = int(left.code or 0)
         printed = capsys.readouterr()
-        return Answered(code, printed.out, printed.err)
+        return CommandResult(code, printed.out, printed.err)
 
     return run
 

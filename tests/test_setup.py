@@ -29,7 +29,7 @@ def load_script():
 setup = load_script()
 
 
-def pins(name: str) -> dict[str, Version]:
+def read_pins(name: str) -> dict[str, Version]:
     """Package -> version, from requirements/NAME.txt; every line must be an exact pin."""
     lines = (REPOSITORY / "requirements" / f"{name}.txt").read_text().splitlines()
     found = {}
@@ -45,7 +45,7 @@ def project() -> dict:
     return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
-def needed_by(roots: list[Requirement]) -> Iterator[Requirement]:
+def all_requirements(roots: list[Requirement]) -> Iterator[Requirement]:
     """Return all direct and indirect requirements of the roots, on this machine."""
     seen, todo = set(), list(roots)
     while todo:
@@ -62,7 +62,7 @@ def needed_by(roots: list[Requirement]) -> Iterator[Requirement]:
                 todo.append(inner)
 
 
-def roots(group: str) -> list[Requirement]:
+def direct_requirements(group: str) -> list[Requirement]:
     if group == "runtime":
         config = project()
         return [
@@ -74,9 +74,9 @@ def roots(group: str) -> list[Requirement]:
 
 @pytest.mark.parametrize("group", ["runtime", "dev"])
 def test_pins_are_complete_and_meet_every_requirement(group):
-    pinned = pins("runtime") | pins("torch") | (pins("dev") if group == "dev" else {})
+    pinned = read_pins("runtime") | read_pins("torch") | (read_pins("dev") if group == "dev" else {})
     try:
-        needed = list(needed_by(roots(group)))
+        needed = list(all_requirements(direct_requirements(group)))
     except PackageNotFoundError as error:
         pytest.fail(f"{error} is required but not installed")
     for requirement in needed:
@@ -90,7 +90,7 @@ def test_pins_are_complete_and_meet_every_requirement(group):
 
 
 def test_no_package_is_pinned_in_two_files():
-    names = [name for group in ("runtime", "dev", "torch") for name in pins(group)]
+    names = [name for group in ("runtime", "dev", "torch") for name in read_pins(group)]
     assert len(names) == len(set(names))
 
 

@@ -19,7 +19,7 @@ import psutil
 from commands import COMMANDS, needed, reset
 from fake_endpoint import FakeEndpoint, serve
 from fake_hub import FakeHub
-from processes import Answered, Processes, meeting_point
+from processes import CommandResult, Processes, process_group_store
 
 from tasks.common.files import is_temporary
 from tasks.common.locks import LOCK
@@ -89,12 +89,12 @@ class Trials:
         hub.files["someone/model"] = {file.name: file.read_bytes() for file in model.iterdir()}
         return self._running.enter_context(hub.listen())
 
-    def _to_end(self, *words: object, **more: Any) -> Answered:
+    def _to_end(self, *words: object, **more: Any) -> CommandResult:
         done = self._processes.run(*words, **more)
         assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
         return done
 
-    def _run(self, fault: dict[str, Any]) -> Answered:
+    def _run(self, fault: dict[str, Any]) -> CommandResult:
         """Run the command to its end; `fault`: the arguments of `install` in child.py, without `under`."""
         return self._processes.run(*self.words, **self._call, fault=self._placed(fault))
 
@@ -260,9 +260,9 @@ class PairTrials(Trials):
             self.outcome.stuck.append(f"{where}: the first ends with {done.code}: {_last(done)}")
         self._again(where)
 
-    def _run(self, fault: dict[str, Any], kill_second: bool = False) -> Answered:
+    def _run(self, fault: dict[str, Any], kill_second: bool = False) -> CommandResult:
         """Run the command in both processes; the fault is that of the first, which alone writes."""
-        with meeting_point() as shared:
+        with process_group_store() as shared:
             started = [
                 self._processes.start(
                     *self.words,
@@ -301,7 +301,7 @@ def _is_flippable(file: Path) -> bool:
     return file.is_file() and not others and not temporary and file.stat().st_size > 0
 
 
-def _last(done: Answered) -> str:
+def _last(done: CommandResult) -> str:
     return " | ".join(done.err.strip().splitlines()[-3:])[-300:]
 
 

@@ -88,7 +88,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
+def train_small_generator(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
     return train_generator(
         job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
     )
@@ -97,7 +97,7 @@ def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("models") / "whole"
-    fit(out, data)
+    train_small_generator(out, data)
     return out
 
 
@@ -245,11 +245,11 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "batch_loss", stop)
-        fit(tmp_path / "m", data, save_every=5)
+        train_small_generator(tmp_path / "m", data, save_every=5)
     assert not (tmp_path / "m/config.json").exists()
     with pytest.raises(UserError, match="not a model"):
         load_generator(str(tmp_path / "m"))
-    fit(tmp_path / "m", data, save_every=5)
+    train_small_generator(tmp_path / "m", data, save_every=5)
     saved, original = (load_file(directory / "model.safetensors") for directory in (tmp_path / "m", trained))
     assert all(torch.equal(saved[name], original[name]) for name in original)
 
@@ -302,41 +302,41 @@ def test_a_loss_that_is_not_finite_stops_training(data, tmp_path, monkeypatch):
     real = module.batch_loss
     monkeypatch.setattr(module, "batch_loss", lambda *options: real(*options) * float("nan"))
     with pytest.raises(UserError, match=r"not finite at step 1 \(task 'squad'\)"):
-        fit(tmp_path / "m", data)
+        train_small_generator(tmp_path / "m", data)
 
 
 def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_path):
     before = contents(trained)
-    fit(trained, data)
+    train_small_generator(trained, data)
     assert contents(trained) == before
     with pytest.raises(UserError, match="another question generator"):
-        fit(trained, data, dataclasses.replace(JOB, seed=1))
+        train_small_generator(trained, data, dataclasses.replace(JOB, seed=1))
     (tmp_path / "questions.json").write_text("[]")  # a foreign file
     for overwrite in (False, True):
         with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
-            fit(tmp_path, data, overwrite=overwrite)
+            train_small_generator(tmp_path, data, overwrite=overwrite)
     other = shutil.copytree(trained, tmp_path / "other")
     (other / "notes").mkdir()
     (other / "notes/thesis.tex").write_text("")
     with pytest.raises(UserError, match="do not belong to a question generator: notes"):
-        fit(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
+        train_small_generator(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
     assert (other / "notes/thesis.tex").is_file()
 
 
 def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_path):
     base = shutil.copytree(trained, tmp_path / "base")
     job = dataclasses.replace(JOB, model=str(base), steps=1)
-    fit(tmp_path / "out", data, job)
-    report = fit(tmp_path / "out", data, job)
+    train_small_generator(tmp_path / "out", data, job)
+    report = train_small_generator(tmp_path / "out", data, job)
     moved = shutil.copytree(base, tmp_path / "moved")
-    assert fit(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
+    assert train_small_generator(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
     weights = load_file(base / "model.safetensors")
     (base / "digests.json").unlink()
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(UserError, match="another question generator"):
-        fit(tmp_path / "out", data, job)
+        train_small_generator(tmp_path / "out", data, job)
 
 
 def test_prompts_by_format(data):
@@ -355,11 +355,11 @@ def test_a_trained_generator_can_be_fine_tuned_with_answers_in_bf16(trained, dat
     reading = Reading("answer", 64, 12)
     job = dataclasses.replace(JOB, model=str(trained), steps=2, precision="bf16", reading=reading)
     with pytest.raises(UserError, match="no tokens for 'answer:"):
-        fit(tmp_path / "none", data, job)
+        train_small_generator(tmp_path / "none", data, job)
     assert not (tmp_path / "none").exists()
     fresh = dataclasses.replace(job, model="scratch")
-    fit(tmp_path / "marked", data, fresh)
-    fit(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
+    train_small_generator(tmp_path / "marked", data, fresh)
+    train_small_generator(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
     written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
     assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
 

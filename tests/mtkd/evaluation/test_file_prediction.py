@@ -37,7 +37,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def by_length(rows: Rows) -> Iterator[dict[str, Any]]:
+def predict_by_length(rows: Rows) -> Iterator[dict[str, Any]]:
     """Predict `long` for texts of more than 20 characters."""
     for text in rows.texts[0].to_pylist():
         long = len(text) > 20
@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 )
 def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> None:
     source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / name
-    assert predict_file(by_length, TASK, source, out, block=5) == 23
+    assert predict_file(predict_by_length, TASK, source, out, block=5) == 23
     found = read(out)
     assert [row["text"] for row in found] == [row["text"] for row in ROWS]
     assert [row["prediction"] for row in found] == [expected(row) for row in ROWS]
@@ -85,9 +85,9 @@ def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> No
         assert [row["probabilities"]["short"] == 1 for row in found] == [expected(r) == "short" for r in ROWS]
     again = tmp_path / f"again-{name}"
     with pytest.raises(UserError, match="already has the column 'prediction'") as refused:
-        predict_file(by_length, TASK, out, again, block=4, probabilities=False)
+        predict_file(predict_by_length, TASK, out, again, block=4, probabilities=False)
     assert refused.value.hint is not None and "`replace=True`" in refused.value.hint and not again.exists()
-    assert predict_file(by_length, TASK, out, again, block=4, probabilities=False, replace=True) == 23
+    assert predict_file(predict_by_length, TASK, out, again, block=4, probabilities=False, replace=True) == 23
     added = [key for key in found[0] if key != "empty"]
     assert [{key: row[key] for key in added} for row in read(again)] == [
         {key: row[key] for key in added} for row in found
@@ -95,7 +95,9 @@ def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> No
 
 
 def test_predictions_without_probabilities_are_one_column(tmp_path: Path) -> None:
-    predict_file(by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False)
+    predict_file(
+        predict_by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False
+    )
     assert list(read(tmp_path / "b.csv")[0]) == [*ROWS[0], "prediction"]
 
 
@@ -128,7 +130,7 @@ def test_no_more_of_standard_input_is_read_than_needed(
         if len(seen) == 5:
             raise EnoughRows
         seen.append((source.rows, len(rows)))
-        return by_length(rows)
+        return predict_by_length(rows)
 
     with pytest.raises(EnoughRows):
         predict_file(predict, TASK, Path("-"), Path("-"), block=2000)
@@ -144,7 +146,7 @@ def test_device_files_name_standard_input_and_output(
     names: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a word"}\n{"text": "more"}\n')))
-    assert predict_file(by_length, TASK, *map(Path, names)) == 2
+    assert predict_file(predict_by_length, TASK, *map(Path, names)) == 2
     assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["a word", "more"]
 
 
@@ -154,7 +156,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         source = tmp_path / f"{count}.csv"
         source.write_text("text;other\n" + "".join(f"row {n};{'x' * 100}\n" for n in range(count)), "utf-8")
         tracemalloc.start()
-        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=250) == count
+        assert predict_file(predict_by_length, TASK, source, tmp_path / "out.jsonl", block=250) == count
         sizes.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert sizes[1] < 1.3 * sizes[0] and sizes[1] < source.stat().st_size, "the file has about 1.1 MB"
@@ -167,7 +169,7 @@ def test_an_interrupted_prediction_leaves_and_replaces_nothing(tmp_path: Path) -
     def interrupted(rows: Rows) -> Iterator[dict[str, Any]]:
         if "22," in rows.texts[0].to_pylist()[-1]:
             raise KeyboardInterrupt
-        return by_length(rows)
+        return predict_by_length(rows)
 
     with pytest.raises(KeyboardInterrupt):
         predict_file(interrupted, TASK, source, out, block=5)
@@ -185,7 +187,7 @@ def test_rows_with_empty_texts_are_counted_in_a_warning(tmp_path: Path) -> None:
     texts = ["a word", "", " \t", "more words"]
     source = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     with pytest.warns(mtkd.MtkdWarning, match=r"2 rows of .*in\.jsonl with an empty text"):
-        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
+        assert predict_file(predict_by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
 
 
 def test_all_candidates_of_a_group_are_ranked_together(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_all_candidates_of_a_group_are_ranked_together(tmp_path: Path) -> None:
 
     def predict(rows: Rows) -> Iterator[dict[str, Any]]:
         sizes.append(len(rows))
-        return by_length(rows)
+        return predict_by_length(rows)
 
     for suffix in ("jsonl", "parquet"):
         predict_file(predict, rank, write_jsonl(tmp_path / "in.jsonl"), tmp_path / f"o.{suffix}", block=5)
@@ -228,7 +230,7 @@ def test_invalid_usage_is_one_error(
     write_jsonl(tmp_path / "empty.jsonl", [])
     place = Path(out) if out == "-" else tmp_path / out
     with pytest.raises(UserError, match=message):
-        predict_file(by_length, TASK, tmp_path / source, place, **more)
+        predict_file(predict_by_length, TASK, tmp_path / source, place, **more)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.jsonl", "one.jsonl", "two.jsonl"]
 
 

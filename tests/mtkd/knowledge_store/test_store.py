@@ -323,7 +323,7 @@ def test_ray_builds_an_identical_store_although_an_actor_is_killed(
     assert files_of(out) == files_of(whole)
 
 
-def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
+def build_command(out: Path, teacher: Path, limit: int = 300) -> list[str]:
     sets = [word for key, value in {**SIZES, **PART}.items() for word in ("--set", f"{key}={value}")]
     asked = ["store", "build", "--recipe", "hsk-tinybert-4", "--data", "pocket", "--tasks", "rte,stsb"]
     return [
@@ -344,11 +344,11 @@ def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
-    killed = processes.run(*words_of(alone, tiny_teacher), kill_at="*/shards/rte*.safetensors")
+    killed = processes.run(*build_command(alone, tiny_teacher), kill_at="*/shards/rte*.safetensors")
     assert killed.code == -signal.SIGKILL and not (alone / "manifest.json").exists()
-    again = mtkd(*words_of(alone, tiny_teacher))
+    again = mtkd(*build_command(alone, tiny_teacher))
     assert again.code == 0 and "1 were there already" in again.err, again.err
-    two = processes.run(*words_of(both, tiny_teacher), count=2)
+    two = processes.run(*build_command(both, tiny_teacher), count=2)
     assert two.code == 0, two.err
     assert files_of(both) == files_of(alone)
     assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
@@ -364,7 +364,7 @@ def test_a_manifest_that_names_files_outside_its_directory_is_rejected(
     manifest["shards"][0]["file"] = file
     write_record(store / "manifest.json", manifest)
     before = files_of(store)
-    for words in (["store", "build", "--repair", "--out", store], words_of(store, tiny_teacher)):
+    for words in (["store", "build", "--repair", "--out", store], build_command(store, tiny_teacher)):
         refused = mtkd(*words)
         assert refused.code == 2 and "is not the path of a file inside" in refused.err
     assert (tmp_path / "victim").read_text() == "work of years" and files_of(store) == before

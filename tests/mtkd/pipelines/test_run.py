@@ -93,7 +93,7 @@ def names(results: list[mtkd.pipelines.run.StepResult]) -> list[str]:
     return [result.name for result in results if result.reason]
 
 
-def overwriting(commands: list[list[str]]) -> list[bool]:
+def overwriting_commands(commands: list[list[str]]) -> list[bool]:
     return ["--overwrite" in words for words in commands]
 
 
@@ -154,7 +154,7 @@ def test_a_change_repeats_its_step_and_those_that_depend_on_it(
     file: Path, commands: list[list[str]], mtkd: Callable
 ) -> None:
 
-    assert names(library.run_pipeline(file)) == ALL and not any(overwriting(commands))
+    assert names(library.run_pipeline(file)) == ALL and not any(overwriting_commands(commands))
     commands.clear()
     changed = {"steps.student.lr": 0.01}
     planned = library.run_pipeline(file, settings=changed, dry_run=True)
@@ -286,7 +286,7 @@ def test_a_pipeline_that_was_interrupted_resumes(
     commands.clear()
     results = mtkd.run_pipeline(file)
     assert names(results) == ALL[killed:] and results[killed].reason == "it was interrupted, and resumes"
-    assert not any(overwriting(commands)), "the output of the step is kept"
+    assert not any(overwriting_commands(commands)), "the output of the step is kept"
     assert names(mtkd.run_pipeline(file)) == []
 
 
@@ -299,7 +299,7 @@ def test_a_step_that_was_interrupted_and_then_changed_starts_over(
         mtkd.run_pipeline(file)
     monkeypatch.setattr(module, "execute", execute)
     mtkd.run_pipeline(file, settings={"steps.teacher.epochs": 2})
-    assert overwriting(commands) == [True, False, False, False]
+    assert overwriting_commands(commands) == [True, False, False, False]
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -320,7 +320,7 @@ def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_beg
     monkeypatch.setattr(module, "execute", execute)
     commands.clear()
     mtkd.run_pipeline(file, settings=changed)
-    assert overwriting(commands) == [not written, False]
+    assert overwriting_commands(commands) == [not written, False]
 
 
 def test_a_second_pipeline_does_not_replace_the_output_of_the_first(

@@ -54,12 +54,12 @@ def test_the_reference_lists_defaults_allowed_values_and_meanings() -> None:
     assert [(s.key, s.value) for s in found[4:]][::4] == [("leaves.x.size", "4"), ("on", "true")]
 
 
-def plain(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested tables, by dotted key."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         table = isinstance(value, dict) and value
-        found |= plain(value, f"{prefix}{key}.") if table else {prefix + key: value}
+        found |= flatten(value, f"{prefix}{key}.") if table else {prefix + key: value}
     return found
 
 
@@ -74,7 +74,7 @@ def test_every_value_that_recipes_show_prints_can_be_set(command: str) -> None:
         assert again == settings
         assert {s.key for s in shown} >= {
             key
-            for key in plain(settings.model_dump())
+            for key in flatten(settings.model_dump())
             if key not in ("name", "summary", "source") and not key.startswith(("per_task", "stages"))
         }
 

@@ -22,7 +22,7 @@ def make_lengths(sizes: dict[str, int] = SIZES) -> dict[str, np.ndarray]:
     return {task: random.integers(3, 90, n) for task, n in sizes.items()}
 
 
-def seen(draws: list[BatchIndices]) -> dict[str, Counter[int]]:
+def draw_counts(draws: list[BatchIndices]) -> dict[str, Counter[int]]:
     """task -> how often each row was drawn."""
     rows: dict[str, Counter[int]] = {}
     for draw in draws:
@@ -30,22 +30,22 @@ def seen(draws: list[BatchIndices]) -> dict[str, Counter[int]]:
     return rows
 
 
-def same(left: list[BatchIndices], right: list[BatchIndices]) -> bool:
+def equal_draws(left: list[BatchIndices], right: list[BatchIndices]) -> bool:
     return [(d.task, d.indices.tolist()) for d in left] == [(d.task, d.indices.tolist()) for d in right]
 
 
 def test_mixing_all_draws_every_row_once_and_shuffles_the_batches() -> None:
     sampler = TaskSampler(make_lengths(), 16, seed=3)
     draws = sampler.epoch(0)
-    assert seen(draws) == {task: Counter(range(n)) for task, n in SIZES.items()}
+    assert draw_counts(draws) == {task: Counter(range(n)) for task, n in SIZES.items()}
     assert len(draws) == len(sampler) == 63 + 9 + 3
     sizes = Counter((draw.task, len(draw.indices)) for draw in draws)
     assert sizes == {("big", 16): 62, ("big", 8): 1, ("middle", 16): 8, ("middle", 2): 1,
                      ("small", 16): 2, ("small", 1): 1}  # fmt: skip
     tasks = [draw.task for draw in draws]
     assert tasks != sorted(tasks)
-    assert not same(draws, sampler.epoch(1))
-    assert not same(draws, TaskSampler(make_lengths(), 16, seed=4).epoch(0))
+    assert not equal_draws(draws, sampler.epoch(1))
+    assert not equal_draws(draws, TaskSampler(make_lengths(), 16, seed=4).epoch(0))
 
 
 @pytest.mark.parametrize("steps", [1, 20, 75, 100, 400])
@@ -54,9 +54,9 @@ def test_passes_of_mixing_all_can_be_split_into_epochs_of_any_length(steps: int)
     in_order = [draw for number in range(12) for draw in passes.epoch(number)]
     cut = TaskSampler(make_lengths(), 16, seed=3, steps_per_epoch=steps)
     assert len(cut) == steps and cut.total(2) == 2 * steps
-    assert same([draw for number in range(2) for draw in cut.epoch(number)], in_order[: 2 * steps])
+    assert equal_draws([draw for number in range(2) for draw in cut.epoch(number)], in_order[: 2 * steps])
     again = TaskSampler(make_lengths(), 16, seed=3, steps_per_epoch=steps)
-    assert same(again.epoch(1), in_order[steps : 2 * steps]), "the same epoch for a run that resumes"
+    assert equal_draws(again.epoch(1), in_order[steps : 2 * steps]), "the same epoch for a run that resumes"
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
@@ -67,7 +67,7 @@ def test_grouping_by_length_keeps_the_rows_of_every_epoch(mixing: Mixing) -> Non
     )
     for number in range(4):
         left, right = grouped.epoch(number), plain.epoch(number)
-        assert seen(left) == seen(right)
+        assert draw_counts(left) == draw_counts(right)
         assert [draw.task for draw in left] == [draw.task for draw in right]
         assert len(left) == len(grouped)
 
@@ -77,7 +77,7 @@ def test_an_epoch_depends_only_on_its_number(mixing: Mixing) -> None:
     sampler = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
     epochs = [sampler.epoch(number) for number in range(3)]
     again = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
-    assert same(again.epoch(2), epochs[2]) and same(again.epoch(0), epochs[0])
+    assert equal_draws(again.epoch(2), epochs[2]) and equal_draws(again.epoch(0), epochs[0])
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
@@ -97,7 +97,7 @@ def test_the_work_for_an_epoch_does_not_grow_with_its_number(
     assert len(computed) <= 2 * 20
     backwards = TaskSampler(make_lengths(), 16, mixing=mixing, epochs=20)
     for number in reversed(range(20)):
-        assert same(backwards.epoch(number), in_order[number])
+        assert equal_draws(backwards.epoch(number), in_order[number])
     assert len(computed) <= 4 * 20
 
 
@@ -105,7 +105,7 @@ def test_streams_continue_where_the_last_epoch_stopped() -> None:
     sampler = TaskSampler(make_lengths(), 16, mixing="uniform", seed=2, steps_per_epoch=20)
     total: dict[str, Counter[int]] = {task: Counter() for task in SIZES}
     for number in range(8):
-        for task, rows in seen(sampler.epoch(number)).items():
+        for task, rows in draw_counts(sampler.epoch(number)).items():
             total[task].update(rows)
         for task, n in SIZES.items():  # no row is ever two passes ahead of another
             counts = [total[task][row] for row in range(n)]
@@ -159,7 +159,7 @@ def test_groups_of_candidates_are_not_split(mixing: Mixing, group_by_length: boo
         assert len(set(indices.tolist())) == len(indices)
     assert 15 < np.mean([len(indices) for indices in rank]) < 25
     if mixing == "all":
-        assert seen(sampler.epoch(0))["rank"] == Counter(range(len(groups)))
+        assert draw_counts(sampler.epoch(0))["rank"] == Counter(range(len(groups)))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
@@ -241,16 +241,16 @@ def test_batches_fill_the_token_budget(mixing: Mixing, group_by_length: bool) ->
     made = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, group_by_length=group_by_length, seed=3)
     epochs = [made.epoch(number) for number in range(3)]
     again = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, group_by_length=group_by_length, seed=3)
-    assert same(again.epoch(2), epochs[2]) and not same(*epochs[:2])
+    assert equal_draws(again.epoch(2), epochs[2]) and not equal_draws(*epochs[:2])
     assert made.total(3) == sum(map(len, epochs)) and made.total(1) == len(made) == len(epochs[0])
     draws = [draw for epoch in epochs for draw in epoch]
     for draw in draws:
         assert padded(draw, lengths) <= 400 or (draw.task, draw.indices.tolist()) == ("small", [5])
     if mixing == "all":
         everything = {task: Counter(range(len(values))) for task, values in lengths.items()}
-        assert all(seen(epoch) == everything for epoch in epochs)
+        assert all(draw_counts(epoch) == everything for epoch in epochs)
     else:
-        passes = seen(draws)["small"]
+        passes = draw_counts(draws)["small"]
         counts = [passes[row] for row in range(33)]
         assert max(counts) - min(counts) <= 1, "a pass that is split over epochs misses no row"
     tokens = [padded(draw, lengths) for draw in draws]
@@ -275,7 +275,7 @@ def test_groups_of_candidates_fill_the_token_budget() -> None:
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 3))
     lengths = {"rank": np.random.default_rng(1).integers(3, 30, 180)}
     draws = TaskSampler(lengths, 1, batch_tokens=300, groups={"rank": groups}).epoch(0)
-    assert seen(draws)["rank"] == Counter(range(180)) and max(padded(d, lengths) for d in draws) <= 300
+    assert draw_counts(draws)["rank"] == Counter(range(180)) and max(padded(d, lengths) for d in draws) <= 300
     assert all(count == 3 for draw in draws for count in Counter(groups[draw.indices].tolist()).values())
 
 
@@ -284,12 +284,12 @@ def test_mixed_and_blockwise_batches_fill_the_token_budget(monkeypatch: pytest.M
     labelled = {"a": np.arange(500) < 100}
     made = TaskSampler(lengths, 1, batch_tokens=200, labelled=labelled, unlabelled_fraction=0.5)
     epochs = [made.epoch(number) for number in range(4)]
-    drawn = seen([draw for epoch in epochs for draw in epoch])["a"]
+    drawn = draw_counts([draw for epoch in epochs for draw in epoch])["a"]
     assert drawn == Counter({row: 4 if row < 100 else 1 for row in range(500)})
     assert made.total(4) == sum(map(len, epochs))
     monkeypatch.setattr("tasks.tokens.batch_stream.BLOCK", 64)
     by_block = TaskSampler(lengths, 1, batch_tokens=200, blocks=True).epoch(1)
     block_of = {int(row): n for n, block in enumerate(blocks_of("a", 500)) for row in block}
-    assert seen(by_block)["a"] == Counter(range(500))
+    assert draw_counts(by_block)["a"] == Counter(range(500))
     assert max(padded(draw, lengths) for draw in by_block) <= 200
     assert all(len({block_of[row] for row in draw.indices.tolist()}) <= 2 for draw in by_block)

@@ -30,7 +30,7 @@ class CustomLoss(LossTerm):
         raise AssertionError("a description computes no loss")
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     return json.dumps(describe_losses({"own": CustomLoss(value)}), allow_nan=False)
 
 
@@ -56,10 +56,10 @@ def described(value: Any) -> str:
     ],
 )
 def test_a_changed_attribute_makes_a_different_loss(value: Callable[[], Any], other: Any) -> None:
-    assert described(value()) == described(value()) != described(other)
+    assert describe(value()) == describe(value()) != describe(other)
 
 
 def test_attributes_that_contain_themselves_are_described() -> None:
     endless: list[Any] = [1]
     endless.append(endless)
-    assert described(endless)
+    assert describe(endless)

@@ -115,7 +115,7 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def words_of(file: Path, out: Path, *given: object) -> list[object]:
+def compare_command(file: Path, out: Path, *given: object) -> list[object]:
     words = ["compare", file, "--data", "pocket", *given, "--out", out]
     return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
 
@@ -125,7 +125,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    words = words_of(file, out, "--teacher", tiny_teacher)
+    words = compare_command(file, out, "--teacher", tiny_teacher)
     first = mtkd(*words, "--columns", "all")
     assert first.code == 1, "a cell failed"
     assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
@@ -166,7 +166,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
-    words = words_of(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher)
+    words = compare_command(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher)
     moved = mtkd(*words, "--reference", LINEAR)
     assert moved.code == 0 and len(started) == 1, "finished runs stay finished in another directory"
     _, two, *_, linear, _ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
@@ -216,7 +216,7 @@ def test_parallel_and_interrupted_runs_give_the_same_table(
                 row.pop(cost)
         return rows
 
-    words = words_of(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
+    words = compare_command(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
     assert mtkd(*words, "--jobs", 2).code == 0
     assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
     rows = table()
@@ -297,7 +297,7 @@ def test_a_teacher_of_a_different_task_is_rejected_before_the_first_run(
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID.replace('"rte"', '"cola"'), encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tiny_teacher))
+    done = mtkd(*compare_command(file, out, "--teacher", tiny_teacher))
     assert done.code == 2 and "has no head for the task 'cola'" in done.err
     assert not started and not out.exists()
 
@@ -337,13 +337,13 @@ def test_a_checkpoint_with_wrong_or_missing_labels_is_rejected_before_the_first_
     BertForSequenceClassification(config).save_pretrained(tmp_path / "checkpoint")
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "are named bad, good, but the labels of the task 'rte' are" in done.err
     assert "in the order of the outputs: --teacher-labels rte=FIRST,SECOND" in done.err
     file.write_text(GRID.replace('"rte"', '"rte,sst2"'), encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "is for one task" in done.err
-    done = mtkd(*words_of(file, out, "--teacher", "no-such-checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", "no-such-checkpoint"))
     assert done.code == 2 and "cannot load the model of 'no-such-checkpoint'" in done.err
     assert not started and not out.exists()
 
