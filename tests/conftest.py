@@ -1,4 +1,4 @@
-"""The command line as tests call it, packages with plugins, and what all test processes share."""
+"""Fixtures for all tests: the command line, plugin packages, and resources that test processes share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from in_process_workers import InProcessPool
-from processes import Answered, Processes, serve
+from processes import CommandResult, Processes, serve
 
 from mtkd.output_files.worker_pools import Workers
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the content of the hub
 # Tests expect the exact results of a CPU. On a machine with a GPU, only the processes of test_gpu.py see it.
 os.environ.setdefault("MTKD_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -29,10 +29,10 @@ _TOKENISER_FILE = re.compile(r"^config\.json$|token|vocab|merges|\.model$")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files of long tests first, and before all those that use `processes`.
+    """Run the files of slow tests first, and before these the files that use `processes`.
 
-    One xdist worker gets them all, so that only one starts a fork server; and no worker has a long test left
-    when the other has finished.
+    One xdist worker gets all of the latter, so that only one fork server is started. No worker has a slow
+    test left when the others have finished.
     """
     forking, slow = set(), set()
     for item in items:
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Random numbers that a test draws without a seed of its own do not depend on the tests before it."""
+    """Seed the random numbers, so that no test depends on the tests before it."""
     random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(0)
@@ -53,7 +53,7 @@ def seeded() -> None:
 
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[None]:
-    """A cluster for all tests of a module, if Ray is installed."""
+    """A Ray cluster for all tests of a module; they are skipped if Ray is not installed."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -64,21 +64,21 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture
 def in_process_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
-    """Workers that need no time to start."""
+    """Workers that run in this process, and therefore start instantly."""
     monkeypatch.setattr(Workers, "open", lambda self, setup=None: InProcessPool(tmp_path, setup))
     return Workers(2)
 
 
 @pytest.fixture
-def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answered]:
+def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Run a command line in this process."""
     from mtkd.cli.main import main
 
     monkeypatch.setattr(
         "tasks.common.progress._quiet", False
-    )  # and back after the test, whatever --quiet sets
+    )  # restored after the test, whatever --quiet sets
 
-    def run(*words: object) -> Answered:
+    def run(*words: object) -> CommandResult:
         monkeypatch.setattr("sys.argv", ["mtkd", *map(str, words)])
         code = 0
         try:
@@ -86,7 +86,7 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         except SystemExit as left:
             code = int(left.code or 0)
         printed = capsys.readouterr()
-        return Answered(code, printed.out, printed.err)
+        return CommandResult(code, printed.out, printed.err)
 
     return run
 
@@ -130,7 +130,7 @@ def fork_worker_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """Files are written without waiting until they are on the disk, which only matters if the power fails."""
+    """Do not wait until files are on the disk, which only matters if the power fails."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
@@ -182,14 +182,14 @@ def build_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """Commands in processes of their own: killed at a certain point, or several together."""
+    """Runs commands in separate processes: killed at a given point, or several together."""
     with serve(tmp_path_factory.mktemp("processes")) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def save_random_bert() -> Callable[..., None]:
-    """A function that saves a random BERT of 3 layers, with the real vocabulary and its tokeniser."""
+    """A function that saves a random BERT of 3 layers with the real vocabulary and tokeniser."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -213,5 +213,5 @@ def save_random_bert() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def tiny_encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., None]) -> Path:
-    """A directory as transformers saves it: a random BERT of 3 layers, 16 wide, with the real vocabulary."""
+    """A random BERT of 3 layers and width 16 with the real vocabulary, saved by transformers."""
     return build_once("encoder", lambda place: save_random_bert(place, heads=2, hidden_size=16))

@@ -1,4 +1,4 @@
-"""A process that imports mtkd once and forks for every command that a test runs in a process of its own.
+"""A process that imports mtkd once and forks for every command that a test runs in a separate process.
 
 Importing torch takes seconds, and tests of killed, resumed and parallel processes start many. The fixture
 `processes` in `conftest.py` talks to it in lines of JSON, one answer per request:
@@ -32,7 +32,7 @@ GRACE = 60.0  # seconds that the other processes of a command may take after one
 
 
 def preload() -> None:
-    """Import all commands and jobs, and what they import late."""
+    """Import all commands and jobs, and the modules that they import late."""
     import mtkd.cli
     import mtkd.jobs
 
@@ -101,7 +101,7 @@ def run(request: dict[str, Any]) -> NoReturn:
 
 
 def wait(processes: list[int]) -> list[int]:
-    """Wait for the end of all; kill those that hang, or outlive one that failed, as their launcher would."""
+    """Wait for all processes; kill those that hang or outlive a failed one, as a launcher would."""
     codes: dict[int, int] = {}
     deadline = time.monotonic() + LONGEST
     while len(codes) < len(processes):

@@ -1,4 +1,4 @@
-"""Code in the documentation: the tutorial runs; everywhere, commands name what exists, Python and TOML parse.
+"""Code in the documentation: the tutorial runs, commands and options exist, and Python and TOML are valid.
 
 A block is a fenced or an indented one. One in none of these languages is fenced as ```text.
 """
@@ -49,7 +49,7 @@ SHORT = [
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language or "", text) of each block with code."""
+    """Yield (language or "", text) of each code block."""
     found = BLOCK.findall(page.read_text(encoding="utf-8"))
     pairs = [(language, textwrap.dedent(fenced or indented).strip()) for language, fenced, indented in found]
     return [(language, text) for language, text in pairs if text and language != "text"]
@@ -60,14 +60,14 @@ def is_shell(text: str) -> bool:
 
 
 def command_lines(text: str) -> Iterator[list[str]]:
-    """The words of each command of a shell block, without comments."""
+    """Yield the words of each command of a shell block, without comments."""
     pending = ""
     for line in text.replace("\\\n", " ").split("\n"):
         lexer = shlex.shlex(pending + line, posix=True, punctuation_chars=";&")
         lexer.whitespace_split = True
         try:
             words = list(lexer)
-        except ValueError:  # a quotation goes on in the next line
+        except ValueError:  # a quoted string continues on the next line
             pending += line + "\n"
             continue
         pending = ""
@@ -78,7 +78,7 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def check_mtkd(words: list[str], *, whole: bool) -> None:
-    """Raise if no such command, option, recipe, setting or grid exists, or a `whole` one lacks something."""
+    """Raise if a command, option, recipe, setting or grid is unknown, or a `whole` one lacks an argument."""
     ctx, rest = click.Context(cli, info_name="mtkd"), [word for word in words if word not in ("...", "…")]
     while isinstance(ctx.command, click.Group) and rest and not rest[0].startswith("-"):
         command = ctx.command.get_command(ctx, rest[0])
@@ -111,7 +111,7 @@ def check_mtkd(words: list[str], *, whole: bool) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    """Raise if a command of a shell block names what does not exist."""
+    """Raise if a command of a shell block names something that does not exist."""
     if "mtkd.cli.main" in words:
         words = ["mtkd", *words[words.index("mtkd.cli.main") + 1 :]]
     program, *rest = words
@@ -139,7 +139,7 @@ def check_python(text: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_are_valid(page: Path) -> None:
+def test_code_blocks_are_valid(page: Path) -> None:
     for language, text in blocks(page):
         try:
             if is_shell(text):
@@ -189,7 +189,7 @@ def test_the_tutorial_runs(
     assert header.startswith("text,label,prediction") and Path("job/runs/report.html").is_file()
 
 
-def test_the_first_look_of_the_readme_runs(mtkd: Callable) -> None:
+def test_the_commands_at_the_start_of_the_readme_run(mtkd: Callable) -> None:
     text = next(text for _, text in blocks(ROOT / "README.md") if text.startswith("mtkd tasks"))
     for _, *words in command_lines(text):
         assert mtkd(*words).code == 0, words

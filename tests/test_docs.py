@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
 
-def test_the_reference_of_the_command_line_is_up_to_date() -> None:
+def test_the_command_line_reference_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "scripts" / "cli_reference.py"))["page"]()
     assert (DOCS / "cli.md").read_text() == page, "python scripts/cli_reference.py > docs/cli.md"
 

@@ -1,4 +1,4 @@
-"""The examples run, and end with what they promise."""
+"""The examples run and give the documented results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short runs of every recipe, compared with recorded losses: a refactoring changes no number.
+"""Short runs of every recipe, compared with recorded losses, so that refactoring does not change results.
 
 The losses in `golden.json` were recorded at the commit before the redesign, on one machine. Other processors
 round differently, so the comparison allows a relative difference of 1e-4. `MTKD_GOLDEN=exact` asks for equal
@@ -88,7 +88,7 @@ CASES: dict[str, list[str]] = {
 
 
 def losses(out: Path) -> dict[str, Any]:
-    """The training losses of each epoch and stage, and the validation losses of a finished run."""
+    """Return the training losses of each epoch and stage, and the validation losses, of a finished run."""
     record = json.loads((out / "run.json").read_text())
     training = record["training"]
     stages = {"": training} if "history" in training else training
@@ -133,7 +133,7 @@ def encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., Non
 
 @pytest.fixture(scope="session")
 def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
-    """A teacher of three kinds of task."""
+    """A teacher for three task types."""
     from click.testing import CliRunner
 
     from mtkd.cli.main import cli
@@ -163,26 +163,32 @@ def distil(
     return losses(out)
 
 
-def test_refine(teacher: Path) -> None:
+def test_refine_matches_the_recorded_losses(teacher: Path) -> None:
     assert_recorded("refine", losses(teacher))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe(recipe: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
+def test_every_recipe_matches_the_recorded_losses(
+    recipe: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
     tasks = "squad_v2" if recipe == "waldorf" else "rte,stsb"
     words = ["--data", "pocket", "--tasks", tasks, "--teacher", teacher, "--epochs", 1]
     assert_recorded(recipe, distil(mtkd, recipe, RECIPES[recipe], tmp_path / "run", *words))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_variant(case: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
+def test_variants_of_recipes_match_the_recorded_losses(
+    case: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
     recipe, *sets = CASES[case]
     words = ["--data", "pocket", "--tasks", "rte,stsb", "--teacher", teacher, "--epochs", 1]
     assert_recorded(case, distil(mtkd, recipe, sets, tmp_path / "run", *words))
 
 
 @pytest.mark.parametrize("recipe", ["minilm-6", "minilmv2-6x384", "minilmv2-6x768", "minilmv2-12x384"])
-def test_recipe_on_text(recipe: str, encoder: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
+def test_recipes_on_text_match_the_recorded_losses(
+    recipe: str, encoder: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"the {n} cats of house {n * 7 % 5} sat on mat {n}" for n in range(200)))
     sets = [*TRANSFORMER, *STEPS, "train.batch_size=8"]
@@ -197,8 +203,10 @@ def test_recipe_on_text(recipe: str, encoder: Path, tmp_path: Path, mtkd: Callab
     assert_recorded(recipe, losses(out))
 
 
-def test_corpus_store_and_fine_tuning(teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
-    """Copies of rows, a student from a store, and what is fine-tuned from it."""
+def test_corpus_store_and_fine_tuning_match_the_recorded_losses(
+    teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    """Copies of rows, a student trained from a store, and its fine-tuning."""
     corpus, store, out = tmp_path / "corpus", tmp_path / "store", tmp_path / "run"
     rows = ["--data", "pocket", "--tasks", "rte,stsb"]
     assert mtkd("augment", "mask", *rows, "--limit", 24, "--copies", 2, "--out", corpus, "--quiet").code == 0

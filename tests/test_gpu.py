@@ -1,4 +1,4 @@
-"""What commands do on a GPU; skipped on machines without one."""
+"""Commands on a GPU; skipped on machines without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_gpu_trains_as_a_cpu_does(tmp_path: Path, precision: str) -> None:
+def test_training_on_a_gpu_matches_the_cpu(tmp_path: Path, precision: str) -> None:
     losses = []
     for gpu in (False, True):
         out = tmp_path / str(gpu)

@@ -1,4 +1,4 @@
-"""The import order: data flows one way (docs/architecture.md)."""
+"""The order of imports between packages (docs/architecture.md)."""
 
 import ast
 import subprocess
@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parents[1]
 OURS = ("tasks", "augment", "mtkd")
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 
-# Inside mtkd a row imports only its own row and the rows above.
+# Inside mtkd, a package imports only packages of its own row and of the rows above.
 ROWS = (
     ("output_files",),
     ("device", "strict_settings", "selection", "outputs", "model_files", "runtime", "time_trial"),
@@ -62,7 +62,7 @@ FILES = [path for package in OURS for path in sorted((REPOSITORY / package).rglo
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of ours that a file imports, wherever in the file."""
+    """Return the modules of this project that a file imports anywhere."""
     package = path.relative_to(REPOSITORY).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -117,7 +117,7 @@ def test_no_two_modules_import_each_other():
     assert circles == {frozenset(circle) for circle in CIRCLES}
 
 
-def test_the_rule_itself():
+def test_the_import_rule_on_examples():
     assert allowed("augment.masking", "tasks.data.rows.Rows")
     assert allowed("mtkd.cli.augment_group", "augment.masking")
     assert allowed("mtkd.jobs.refine", "mtkd.training.trainer.Trainer")
@@ -136,7 +136,7 @@ def test_the_rule_itself():
 @pytest.mark.parametrize(
     "module", ["mtkd.cli.main", "tasks.task_names", "tasks.data.sources", "tasks.checks.data_report"]
 )
-def test_starts_without_the_heavy_packages(module):
+def test_modules_start_without_heavy_packages(module):
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The distributions: what a wheel and a source distribution hold, and what their metadata say."""
+"""The distributions: the content and metadata of the wheel and the source distribution."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files_of(*folders: str) -> set[str]:
-    """The files of these folders of the repository, without bytecode."""
+    """Return the files in these folders of the repository, without bytecode."""
     found = (path for folder in folders for path in (REPOSITORY / folder).rglob("*"))
     return {str(p.relative_to(REPOSITORY)) for p in found if p.is_file() and p.parent.name != "__pycache__"}
 
@@ -54,14 +54,14 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Path) -> None:
     assert about == expected
 
 
-def test_the_source_distribution_can_be_tested(built: Path) -> None:
+def test_the_source_distribution_contains_the_tests(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {member.name.split("/", 1)[1] for member in archive if member.isfile()}
     generated = {name for name in names if "egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
     assert names - generated == {*FILES, *files_of(*PACKAGES, *FOLDERS)}
 
 
-def test_the_metadata(built: Path) -> None:
+def test_the_metadata_of_the_distributions(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
         found = Parser().parsestr(wheel.read(name).decode())

@@ -23,7 +23,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
 def run_script(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
-    """Run a script in this process; returns its names."""
+    """A function that runs a script in this process and returns its global names."""
     monkeypatch.setattr(sys, "argv", list(words))
     monkeypatch.syspath_prepend(str(SCRIPTS))
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""The set-up: the pinned versions are complete, and the decisions of scripts/setup.py."""
+"""The set-up: pinned versions are complete, and scripts/setup.py makes the right decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_script():
 setup = load_script()
 
 
-def pins(name: str) -> dict[str, Version]:
+def read_pins(name: str) -> dict[str, Version]:
     """Package -> version, from requirements/NAME.txt; every line must be an exact pin."""
     lines = (REPOSITORY / "requirements" / f"{name}.txt").read_text().splitlines()
     found = {}
@@ -45,8 +45,8 @@ def project() -> dict:
     return tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
-def needed_by(roots: list[Requirement]) -> Iterator[Requirement]:
-    """Every requirement of the installed packages that the roots lead to, on this machine."""
+def all_requirements(roots: list[Requirement]) -> Iterator[Requirement]:
+    """Return all direct and indirect requirements of the roots, on this machine."""
     seen, todo = set(), list(roots)
     while todo:
         wanted = todo.pop()
@@ -62,7 +62,7 @@ def needed_by(roots: list[Requirement]) -> Iterator[Requirement]:
                 todo.append(inner)
 
 
-def roots(group: str) -> list[Requirement]:
+def direct_requirements(group: str) -> list[Requirement]:
     if group == "runtime":
         config = project()
         return [
@@ -74,9 +74,9 @@ def roots(group: str) -> list[Requirement]:
 
 @pytest.mark.parametrize("group", ["runtime", "dev"])
 def test_pins_are_complete_and_meet_every_requirement(group):
-    pinned = pins("runtime") | pins("torch") | (pins("dev") if group == "dev" else {})
+    pinned = read_pins("runtime") | read_pins("torch") | (read_pins("dev") if group == "dev" else {})
     try:
-        needed = list(needed_by(roots(group)))
+        needed = list(all_requirements(direct_requirements(group)))
     except PackageNotFoundError as error:
         pytest.fail(f"{error} is required but not installed")
     for requirement in needed:
@@ -89,8 +89,8 @@ def test_pins_are_complete_and_meet_every_requirement(group):
         )
 
 
-def test_nothing_is_pinned_in_two_files():
-    names = [name for group in ("runtime", "dev", "torch") for name in pins(group)]
+def test_no_package_is_pinned_in_two_files():
+    names = [name for group in ("runtime", "dev", "torch") for name in read_pins(group)]
     assert len(names) == len(set(names))
 
 
@@ -112,7 +112,7 @@ def test_cpu_build_comes_first_without_a_gpu_and_last_with_one():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout whose set-up only notes what it would install and which `.venv` it would make."""
+    """A checkout whose set-up only records what it would install and which `.venv` it would create."""
     for names in setup.GROUPS.values():
         for name in names:
             (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ def checkout(tmp_path, monkeypatch):
     return run
 
 
-def test_second_time_does_nothing(checkout, capsys):
+def test_running_the_set_up_twice_changes_nothing(checkout, capsys):
     assert checkout() == ["venv", "runtime"]
     capsys.readouterr()
     assert checkout() == []
@@ -158,7 +158,7 @@ def test_changed_requirements_are_installed_into_the_same_environment(checkout):
     assert checkout("--dev") == ["runtime", "dev"]
 
 
-def test_changed_pyproject_or_script_installs_mtkd_again(checkout):
+def test_a_changed_pyproject_or_set_up_script_reinstalls_mtkd(checkout):
     """Both decide the metadata and the entry points of the editable install."""
     for name in ("pyproject.toml", "scripts/setup.py"):
         checkout("--dev")
@@ -167,7 +167,7 @@ def test_changed_pyproject_or_script_installs_mtkd_again(checkout):
         assert checkout("--dev") == ["dev"] and checkout("--dev") == []
 
 
-def test_interrupted_set_up_is_started_afresh(checkout, monkeypatch):
+def test_an_interrupted_set_up_starts_over(checkout, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -180,7 +180,7 @@ def test_interrupted_set_up_is_started_afresh(checkout, monkeypatch):
     assert not left.exists()
 
 
-def test_another_python_or_place_is_started_afresh(checkout, monkeypatch):
+def test_a_different_python_or_location_starts_over(checkout, monkeypatch):
     checkout()
     monkeypatch.setattr(setup.platform, "python_version", lambda: "3.99.0")
     assert checkout() == ["venv", "runtime"]
@@ -189,7 +189,7 @@ def test_another_python_or_place_is_started_afresh(checkout, monkeypatch):
     assert checkout() == ["venv", "runtime"]
 
 
-def test_environment_made_by_hand_is_completed_and_not_deleted(checkout):
+def test_an_existing_environment_is_completed_and_not_deleted(checkout):
     setup.make_venv()
     own = checkout.path / ".venv" / "own"
     own.touch()
@@ -197,7 +197,7 @@ def test_environment_made_by_hand_is_completed_and_not_deleted(checkout):
     assert own.exists()
 
 
-def test_python_without_venv_is_told_what_to_install(tmp_path, monkeypatch):
+def test_the_error_without_venv_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / ".venv").mkdir()
     monkeypatch.setattr(setup, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(setup.importlib.util, "find_spec", lambda name: None)

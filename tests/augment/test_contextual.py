@@ -73,7 +73,7 @@ def splitmix64(z: int) -> int:
     return z ^ (z >> 31)
 
 
-class Naive:
+class NaiveReplacement:
     """The rules in the docstring of `augment.contextual`, one word and one forward pass at a time."""
 
     def __init__(self, directory: Path, k: int, p: float, seed: int, vectors: dict[str, list[float]] | None):
@@ -102,7 +102,7 @@ class Naive:
         return sorted(sorted(others, key=cosine, reverse=True)[: self.k])
 
     def candidates(self, text: str, begin: int, stop: int) -> list[str]:
-        """Those of the word text[begin:stop]."""
+        """Return the candidates for the word text[begin:stop]."""
         before, word = text[:begin], text[begin:stop]
         encode = self.tokenizer.encode
         if len(encode(word, add_special_tokens=False)) > 1:
@@ -160,13 +160,13 @@ VECTORS = {
 
 @pytest.mark.parametrize("with_vectors", [False, True])
 @pytest.mark.parametrize("pair", [False, True])
-def test_equals_the_naive_version(masked_lm: Path, tmp_path: Path, pair: bool, with_vectors: bool) -> None:
+def test_matches_the_naive_version(masked_lm: Path, tmp_path: Path, pair: bool, with_vectors: bool) -> None:
     file = tmp_path / "v.txt"
     file.write_text("".join(f"{word} {' '.join(map(str, v))}\n" for word, v in VECTORS.items()))
     rows = make_rows(TEXTS, TEXTS[::-1]) if pair else make_rows(TEXTS)
     method = Contextual(str(masked_lm), str(file) if with_vectors else None, 0.6, 3, 5, "cpu")
     method = method.prepare({"mrpc": rows})
-    naive = Naive(masked_lm, 3, 0.6, 5, VECTORS if with_vectors else None)
+    naive = NaiveReplacement(masked_lm, 3, 0.6, 5, VECTORS if with_vectors else None)
     expected = [
         naive.copy([column[row].as_py() for column in rows.texts], uid, copy)
         for row, uid in enumerate(rows.uids.to_pylist())
@@ -233,7 +233,7 @@ def test_whole_words_are_found_for_tokenisers_that_mark_spaces(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
+def test_two_workers_write_identical_output_and_a_different_model_is_rejected(
     masked_lm: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
@@ -280,7 +280,7 @@ def test_the_command_writes_a_corpus(mtkd: Callable, masked_lm: Path, tmp_path: 
         (("--device", "cuda:99"), ("cannot run on the device",)),
     ],
 )
-def test_invalid_usage_is_one_error(
+def test_invalid_options_are_errors(
     mtkd: Callable, masked_lm: Path, tmp_path: Path, options: tuple, parts: tuple[str, ...]
 ) -> None:
     words = (
@@ -301,7 +301,7 @@ def test_invalid_usage_is_one_error(
         assert part in answered.err
 
 
-def test_an_encoder_without_its_head_is_refused(masked_lm: Path, tmp_path: Path) -> None:
+def test_an_encoder_without_a_masked_lm_head_is_rejected(masked_lm: Path, tmp_path: Path) -> None:
     BertModel(config()).save_pretrained(tmp_path)
     BertTokenizerFast.from_pretrained(masked_lm).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="no masked-LM head"):

@@ -66,7 +66,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
+def finished_copy(finished: Path, tmp_path: Path) -> Path:
     for name, raw in contents(finished).items():
         (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "c" / name).write_bytes(raw)
@@ -90,7 +90,7 @@ def test_manifest_counts_match_the_shards(finished):
     manifest = read_corpus(finished)
     assert manifest.rows == total_copies(JOB, ROWS) == 700
     assert manifest.settings == {"p": 0.3, "seed": 5, "mask_token": "[MASK]"}
-    assert len(manifest.shards) == 5 + 4  # 22 rows * 4 copies a shard; 30 rows * 3 copies
+    assert len(manifest.shards) == 5 + 4  # 22 rows * 4 copies per shard; 30 rows * 3 copies
     for entry in manifest.tasks:
         texts = corpus_rows(finished, entry.name).texts
         copies = [
@@ -156,9 +156,7 @@ def test_interrupted_job_resumes_to_identical_output(finished, tmp_path):
     assert contents(out) == contents(finished)
 
 
-def test_a_shard_that_was_damaged_after_an_interruption_is_made_again(
-    finished, tmp_path, monkeypatch, capsys
-):
+def test_a_shard_damaged_after_an_interruption_is_rebuilt(finished, tmp_path, monkeypatch, capsys):
     out = tmp_path / "c"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt(patch, 3, KeyboardInterrupt())
@@ -207,15 +205,15 @@ def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
                     write_corpus(JOB, ROWS, out)
         finally:
             process.kill()
-        process.stdout.read()  # ends when the workers, which share it, have left too
+        process.stdout.read()  # ends only when the workers, which share it, have exited
     assert not (out / "manifest.json").exists()
     written = write_corpus(JOB, ROWS, out)
     assert written.kept >= 3 and written.made + written.kept == 9
     assert contents(out) == contents(finished)
 
 
-def test_another_job_is_rejected_unless_overwritten(finished, copied):
-    before = contents(copied)
+def test_a_different_job_is_rejected_without_overwrite(finished, finished_copy):
+    before = contents(finished_copy)
     others = [
         replace(JOB, augmenter=Masking(0.3, seed=6)),
         replace(JOB, copies={"rte": 4, "sst2": 2}),
@@ -223,27 +221,27 @@ def test_another_job_is_rejected_unless_overwritten(finished, copied):
     ]
     for other in others:
         with pytest.raises(UserError, match="another corpus") as error:
-            write_corpus(other, ROWS, copied)
+            write_corpus(other, ROWS, finished_copy)
         assert "`overwrite=True`" in str(error.value)
     with pytest.raises(UserError, match="another corpus"):
-        write_corpus(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, copied)
-    (copied / "manifest.json").unlink()
+        write_corpus(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, finished_copy)
+    (finished_copy / "manifest.json").unlink()
     with pytest.raises(UserError, match="another corpus"):
-        write_corpus(others[0], ROWS, copied)
-    assert contents(copied) == {name: raw for name, raw in before.items() if name != "manifest.json"}
-    write_corpus(others[1], ROWS, copied, overwrite=True)
-    assert read_corpus(copied).task("sst2").rows == 200
-    write_corpus(JOB, ROWS, copied, overwrite=True)
-    assert contents(copied) == contents(finished)
+        write_corpus(others[0], ROWS, finished_copy)
+    assert contents(finished_copy) == {name: raw for name, raw in before.items() if name != "manifest.json"}
+    write_corpus(others[1], ROWS, finished_copy, overwrite=True)
+    assert read_corpus(finished_copy).task("sst2").rows == 200
+    write_corpus(JOB, ROWS, finished_copy, overwrite=True)
+    assert contents(finished_copy) == contents(finished)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_shard_that_the_manifest_does_not_list_is_not_touched(copied, overwrite):
-    (copied / "data/mine-00000.parquet").write_text("work of years")
-    before = contents(copied)
+def test_a_shard_missing_from_the_manifest_is_not_touched(finished_copy, overwrite):
+    (finished_copy / "data/mine-00000.parquet").write_text("work of years")
+    before = contents(finished_copy)
     with pytest.raises(UserError, match=r"do not belong to a corpus: data/mine-00000\.parquet\n"):
-        write_corpus(replace(JOB, shard_copies=100), ROWS, copied, overwrite=overwrite)
-    assert contents(copied) == before
+        write_corpus(replace(JOB, shard_copies=100), ROWS, finished_copy, overwrite=overwrite)
+    assert contents(finished_copy) == before
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "README.md", "data/mine.parquet", "manifest.json"])
@@ -256,8 +254,8 @@ def test_a_directory_with_other_files_is_not_touched(tmp_path, name, overwrite):
     assert contents(tmp_path) == {name: b"{}"}
 
 
-def test_a_damaged_shard_is_rejected_and_rebuilt(finished, copied):
-    path = copied / "data/rte-00001.parquet"
+def test_a_damaged_shard_is_rejected_and_rebuilt(finished, finished_copy):
+    path = finished_copy / "data/rte-00001.parquet"
     raw = path.read_bytes()
 
     changed = bytearray(raw)
@@ -267,25 +265,25 @@ def test_a_damaged_shard_is_rejected_and_rebuilt(finished, copied):
         if damaged is not None:
             path.write_bytes(damaged)
         with pytest.raises(UserError, match=problem) as error:
-            corpus_rows(copied, "rte")
+            corpus_rows(finished_copy, "rte")
         assert str(path) in str(error.value)
-        assert write_corpus(JOB, ROWS, copied).made == 1
-        assert contents(copied) == contents(finished)
+        assert write_corpus(JOB, ROWS, finished_copy).made == 1
+        assert contents(finished_copy) == contents(finished)
 
 
-def test_invalid_corpora_are_rejected(copied, tmp_path):
+def test_invalid_corpora_are_rejected(finished_copy, tmp_path):
     with pytest.raises(UserError, match=r"there is no corpus .*nowhere"):
         read_corpus(tmp_path / "nowhere")
     with pytest.raises(UserError, match="did you mean 'rte'"):
-        corpus_rows(copied, "rtte")
-    path = copied / "manifest.json"
+        corpus_rows(finished_copy, "rtte")
+    path = finished_copy / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(UserError, match="format 99"):
-        read_corpus(copied)
+        read_corpus(finished_copy)
     path.write_text(json.dumps({"format": 1, "tasks": []}))
     with pytest.raises(UserError, match="lacks the key 'method'"):
-        read_corpus(copied)
+        read_corpus(finished_copy)
 
 
 def test_a_full_disk_keeps_the_finished_shards(finished, tmp_path, monkeypatch):
@@ -310,7 +308,7 @@ def test_a_full_disk_keeps_the_finished_shards(finished, tmp_path, monkeypatch):
     assert contents(tmp_path / "c") == contents(finished)
 
 
-def test_copies_of_defaults_and_errors():
+def test_defaults_and_errors_of_the_number_of_copies():
     tasks = [Task("rte", "classify", ("a", "b"), copies=40), Task("sst2", "classify", ("a",))]
     assert copies_of(tasks) == {"rte": 40, "sst2": 10}
     assert copies_of(tasks, "sst2=3") == {"rte": 40, "sst2": 3}

@@ -21,7 +21,7 @@ def splitmix64(state: int) -> int:
     return state ^ (state >> 31)
 
 
-def test_the_published_sequence() -> None:
+def test_splitmix64_gives_the_published_sequence() -> None:
     """The first outputs for the seed 1234567, from the reference implementation in C."""
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert mix(np.uint64(1234567) + G * np.arange(1, 4, dtype=np.uint64)).tolist() == expected
@@ -39,7 +39,7 @@ def test_streams_depend_only_on_seed_row_and_copy() -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.999])
-def test_a_draw_is_below_the_threshold_with_its_probability(p: float) -> None:
+def test_draws_fall_below_a_threshold_with_the_right_probability(p: float) -> None:
     draws = mix(np.arange(20_000, dtype=np.uint64) * G)
     hits = int((draws < threshold(p)).sum())
     assert stats.binomtest(hits, 20_000, p).pvalue > 1e-3 if p else hits == 0
@@ -55,6 +55,6 @@ def test_integers_are_uniform_and_below_their_limit() -> None:
     assert found[:100].tolist() == exact
 
 
-def test_named_numbers() -> None:
+def test_the_number_of_a_name_never_changes() -> None:
     raw = hashlib.blake2b(b"3:squad/1:beam", digest_size=8).digest()
     assert draw_number(3, "squad/1", "beam") == int.from_bytes(raw, "little") < 2**64

@@ -46,7 +46,7 @@ def splitmix64(z: int) -> int:
 
 
 def naive(rows: Rows, p: float, seed: int, token: str, copies: int) -> list[tuple[str, int, list[str]]]:
-    """(parent, copy, texts) by the formula in the module's docstring, a word at a time."""
+    """Return (parent, copy, texts) by the formula in the docstring of the module, one word at a time."""
     copied = []
     for number, uid in enumerate(rows.uids.to_pylist()):
         key = int.from_bytes(hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest(), "little")
@@ -76,7 +76,7 @@ texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1,
 
 @settings(max_examples=60, deadline=None)
 @given(texts, st.booleans(), st.floats(0.01, 0.99), st.integers(-5, 2**40), st.integers(1, 5))
-def test_equals_the_naive_version_on_any_text(lines, pair, p, seed, copies):
+def test_matches_the_naive_version_on_any_text(lines, pair, p, seed, copies):
     rows = make_rows(lines, lines[::-1]) if pair else make_rows(lines)
     assert copies_of(rows, Masking(p, seed, "<mask>"), copies) == naive(rows, p, seed, "<mask>", copies)
 
@@ -110,7 +110,7 @@ def test_copies_differ_and_depend_only_on_seed_and_uid():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_words_are_masked_independently_at_the_rate(p):
+def test_words_are_masked_independently_at_the_given_rate(p):
     words, copies, rows = 20, 40, make_rows([" ".join(["w"] * 20)] * 500)
     texts = [text.split() for _, _, (text,) in copies_of(rows, Masking(p), copies)]
     masks = np.array([[word == "[MASK]" for word in text] for text in texts])
@@ -123,7 +123,7 @@ def test_words_are_masked_independently_at_the_rate(p):
         assert abs(correlation) < 4 / np.sqrt(left.size)
 
 
-def test_counts_and_columns():
+def test_counts_and_columns_of_the_copies():
     rows = some_rows(300)
     parts = list(Masking(0.1).make(rows, 7))
     expected = naive(rows, 0.1, 0, "[MASK]", 7)

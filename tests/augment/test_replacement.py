@@ -34,7 +34,7 @@ WORDS = ["a", "the", "trees", "stood", "by", "rivers", "où", "naïve", "don't",
 
 
 @dataclass(frozen=True)
-class Endings:
+class LastLetterTagger:
     """A tagger without a model, which uses the last letter of a word as its tag."""
 
     name = "endings"
@@ -57,7 +57,7 @@ def some_rows(count: int, *, texts: int = 1, task: str = "mrpc") -> Rows:
     return make_rows(*lines, task=task)
 
 
-def method_of(rows: Rows, *, tagger=Endings(), **options) -> Replacement:
+def method_of(rows: Rows, *, tagger=LastLetterTagger(), **options) -> Replacement:
     return Replacement({rows.task: tag_rows(rows, tagger)}, tagger.name, **options)
 
 
@@ -68,15 +68,15 @@ def splitmix64(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def below(draw: int, limit: int) -> int:
+def scaled_draw(draw: int, limit: int) -> int:
     return (draw >> 32) * limit >> 32
 
 
 def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, int]:
-    """Alter one text word by word; returns the text, its word count and the number of changed words."""
+    """Alter one text word by word; return the text, its word count and the number of changed words."""
     words, spaces, altered = [], [], []
-    for directory, (space, word) in enumerate(split_words(text)):
-        draw = splitmix64(stream + (before + directory + 1) * G)
+    for position, (space, word) in enumerate(split_words(text)):
+        draw = splitmix64(stream + (before + position + 1) * G)
         new = word
         if draw / 2**64 < method.p_mask:
             new = method.mask_token
@@ -84,20 +84,20 @@ def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, 
             others = sorted(
                 (other, times) for other, times in counts.items() if other[-1] == word[-1] and other != word
             )
-            at = below(splitmix64(draw + G), max(1, sum(times for _, times in others)))
+            at = scaled_draw(splitmix64(draw + G), max(1, sum(times for _, times in others)))
             for other, times in others:
                 if at < times:
                     new = other
                     break
                 at -= times
         words.append(new)
-        spaces.append(" " if space and directory else "")
+        spaces.append(" " if space and position else "")
         altered.append(new != word)
     whether, size, where = (splitmix64(stream - (3 * number + step) * G) for step in (1, 2, 3))
     start, stop = 0, len(words)
     if words and whether / 2**64 < method.p_ngram:
-        n = min(1 + below(size, 5), len(words))
-        start = below(where, len(words) - n + 1)
+        n = min(1 + scaled_draw(size, 5), len(words))
+        start = scaled_draw(where, len(words) - n + 1)
         stop = start + n
     joined = "".join(space + word for space, word in zip(spaces[start:stop], words[start:stop], strict=True))
     joined = joined.removeprefix(" ")
@@ -139,7 +139,7 @@ lines = st.lists(st.text(st.sampled_from("ab é.,'-\n 3_"), max_size=30), min_si
 
 @settings(max_examples=80, deadline=None)
 @given(lines, st.booleans(), st.floats(0, 0.49), st.floats(0, 0.5), st.floats(0.01, 0.99), st.integers(0, 9))
-def test_equals_the_naive_version_on_any_text(texts, pair, p_mask, p_pos, p_ngram, seed):
+def test_matches_the_naive_version_on_any_text(texts, pair, p_mask, p_pos, p_ngram, seed):
     rows = make_rows(texts, texts[::-1]) if pair else make_rows(texts)
     method = method_of(rows, p_mask=p_mask, p_pos=p_pos, p_ngram=p_ngram, seed=seed, mask_token="<m>")
     expected = naive(rows, method, 4)
@@ -151,7 +151,7 @@ def test_equals_the_naive_version_on_any_text(texts, pair, p_mask, p_pos, p_ngra
     assert sum(part.words for part in parts) == 4 * words
 
 
-def test_words_and_white_space():
+def test_white_space_is_normalised_and_punctuation_kept():
     assert "".join(space + word for space, word in split_words("He said:  'No…' to\tU.S. men's")) == (
         "He said:  'No…' to\tU.S. men's"
     )
@@ -176,11 +176,13 @@ def test_chunks_and_parts_do_not_change_the_copies(monkeypatch):
         copies_of(make_rows(["something else"]), method, 1)
 
 
-def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_key(tmp_path):
+def test_two_workers_write_identical_output_and_a_different_vocabulary_is_rejected(tmp_path):
     rows = {"mrpc": some_rows(80, texts=2), "sst2": some_rows(50, task="sst2")}
 
     def method(parts: dict[str, Rows]) -> Replacement:
-        return Replacement({task: tag_rows(part, Endings()) for task, part in parts.items()}, "endings")
+        return Replacement(
+            {task: tag_rows(part, LastLetterTagger()) for task, part in parts.items()}, "endings"
+        )
 
     job = CorpusJob(method(rows), {"mrpc": 6, "sst2": 3}, "made up", "0.1", "mtkd", shard_copies=90)
     write_corpus(job, rows, tmp_path / "one")
@@ -203,7 +205,7 @@ def test_the_texts_of_pairs_are_altered_in_turn():
         assert copy % 3 != 1 or second == "a b c d e f"
 
 
-def test_rates_match_the_settings_and_words_keep_their_tag():
+def test_replacements_have_the_given_rates_and_the_same_tag():
     draw = random.Random(1)
     rows = make_rows([" ".join(draw.choices(["ax", "bx", "cx", "cx", "dy", "ey"], k=20)) for _ in range(400)])
     method = method_of(rows, p_mask=0.1, p_pos=0.2, p_ngram=0)
@@ -254,7 +256,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_spacy_pipeline_tags(pipeline, tmp_path):
+def test_a_spacy_pipeline_can_tag_words(pipeline, tmp_path):
     tagger = open_tagger(f"spacy:{pipeline}")
     assert tagger.name.startswith("spacy:articles")
     assert list(tagger.tag([["the", "cat"], ["A"]])) == [["DT", "NN"], ["DT"]]
@@ -265,11 +267,11 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
         list(open_tagger(f"spacy:{tmp_path / 'blank'}").tag([["cat"]]))
 
 
-def test_workers_tag_as_one_process_does(pipeline, monkeypatch):
+def test_workers_tag_words_like_one_process(pipeline, monkeypatch):
     assert_workers_change_nothing(f"spacy:{pipeline}", Workers(2), monkeypatch)
 
 
-def test_workers_without_a_tagger(monkeypatch, in_process_workers):
+def test_workers_match_one_process_without_a_tagger(monkeypatch, in_process_workers):
     assert_workers_change_nothing("none", in_process_workers, monkeypatch)
 
 
@@ -287,13 +289,13 @@ def assert_workers_change_nothing(tagger, workers, monkeypatch):
         assert len(one.texts[task].texts) > 10
 
 
-def test_workers_with_another_model_are_refused(pipeline, in_process_workers):
+def test_workers_with_a_different_tagger_are_rejected(pipeline, in_process_workers):
     elsewhere = WorkerTagger("another tagger", f"spacy:{pipeline}")
     with pytest.raises(UserError, match=r"articles is another model on"):
         tag_rows(some_rows(100, texts=2), elsewhere, workers=in_process_workers)
 
 
-def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):
+def test_nltk_tags_words_if_its_data_is_installed(tmp_path, monkeypatch):
     import nltk
 
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
@@ -311,7 +313,7 @@ def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):
     assert open_tagger("auto").name.startswith("nltk:")
 
 
-def test_without_a_tagger_the_error_says_what_to_install(mtkd, tmp_path, monkeypatch):
+def test_a_missing_tagger_is_an_error_that_says_what_to_install(mtkd, tmp_path, monkeypatch):
     import nltk
     import spacy
 
@@ -368,7 +370,7 @@ def test_the_command_writes_a_corpus_with_a_spacy_pipeline(mtkd, pipeline, tmp_p
         (("--copies", "sst=2"), "did you mean 'sst2'"),
     ],
 )
-def test_invalid_usage_is_one_error(mtkd: Callable, tmp_path, options, part):
+def test_invalid_options_are_errors(mtkd: Callable, tmp_path, options, part):
     answered = mtkd(
         *("augment", "replace", "--data", "pocket", "--tasks", "sst2", "--out", tmp_path / "c"), *options
     )

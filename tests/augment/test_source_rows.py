@@ -1,4 +1,4 @@
-"""Corpora whose rows the planning process never reads: the same output, errors and interruptions."""
+"""Corpora whose rows only the workers read: identical output, the same errors, and interruptions."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks, batches and shards of few rows, and no split that is too small to stay in its files."""
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use blocks, batches and shards of a few rows, and let workers read even small splits."""
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
     monkeypatch.setattr(file_rows, "BATCH", 8)
     monkeypatch.setattr(file_readers, "BATCH", 8)
@@ -71,8 +71,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def reads_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process, unlike its workers, fails if it reads rows of a parquet file."""
+def rows_must_not_be_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process, but not its workers, fail if it reads rows of a parquet file."""
 
     def refuse(*arguments: Any, **options: Any) -> Iterator[Any]:
         raise AssertionError("the planning process reads rows")
@@ -86,14 +86,14 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*.*")}
 
 
-def mask(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
+def write_masked_corpus(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
     options = {"copies": 3, "p": 0.3, "seed": 5, "command": "mask"} | options
     mtkd.augment.mask(str(data), list(tasks or [PAIR]), out, **options)
 
 
 @pytest.fixture
 def in_one_process(data: Path, tmp_path: Path) -> Path:
-    mask(data, tmp_path / "one")
+    write_masked_corpus(data, tmp_path / "one")
     return tmp_path / "one"
 
 
@@ -105,14 +105,14 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_workers_that_read_their_rows_write_identical_output(
-    data: Path, in_one_process: Path, tmp_path: Path, engine: str, reads_no_row: None
+    data: Path, in_one_process: Path, tmp_path: Path, engine: str, rows_must_not_be_read_here: None
 ) -> None:
-    mask(data, tmp_path / "two", workers=2, engine=engine)
+    write_masked_corpus(data, tmp_path / "two", workers=2, engine=engine)
     assert contents(tmp_path / "two") == contents(in_one_process)
     assert len(list(tmp_path.glob("two/data/*"))) == 5  # 20 rows * 3 copies per shard
 
 
-def test_the_identity_is_the_digest_of_the_digests_of_blocks(data: Path, in_one_process: Path) -> None:
+def test_the_identity_of_rows_combines_the_digests_of_their_blocks(data: Path, in_one_process: Path) -> None:
     everything = load_rows(open_data(str(data)), PAIR, "train")
     expected = hashlib.sha256()
     for start in range(0, 97, 10):
@@ -128,7 +128,7 @@ SCORE = replace(PAIR, name="score", kind="regress", labels=(), range=(0.0, 1.0),
 
 
 @pytest.mark.parametrize("task", [PAIR, MANY, SCORE], ids=lambda task: task.kind)
-def test_any_range_has_the_rows_of_the_whole_split(task: Task, tmp_path: Path) -> None:
+def test_any_range_equals_a_slice_of_the_whole_split(task: Task, tmp_path: Path) -> None:
     several = [row | {"several": ["no", "yes"][: n % 3]} for n, row in enumerate(TABLE)]
     source = open_data(str(write(tmp_path / "data", several, task.name)))
     everything, planned = load_rows(source, task, "train"), plan_file_rows(source, task, "train")
@@ -150,20 +150,20 @@ def test_any_range_has_the_rows_of_the_whole_split(task: Task, tmp_path: Path) -
     ],
     ids=["many", "few", "all"],
 )
-def test_invalid_rows_are_reported_as_by_one_process(
+def test_workers_report_invalid_rows_like_one_process(
     changes: dict[int, dict[str, Any]], tmp_path: Path, in_process_workers: Workers
 ) -> None:
     data = write(tmp_path / "data", [row | changes.get(n, {}) for n, row in enumerate(TABLE)])
     messages = []
     for workers in (1, 2):
         with pytest.raises(UserError, match=f"{len(changes)} problems in pair/train") as error:
-            mask(data, tmp_path / "out", workers=workers)
+            write_masked_corpus(data, tmp_path / "out", workers=workers)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
     assert not (tmp_path / "out").exists()
 
 
-def test_broken_files_are_reported_as_by_one_process(tmp_path: Path, in_process_workers: Workers) -> None:
+def test_workers_report_broken_files_like_one_process(tmp_path: Path, in_process_workers: Workers) -> None:
     def without_column(path: Path) -> None:
         pq.write_table(pq.read_table(path).drop_columns("b"), path)
 
@@ -179,18 +179,18 @@ def test_broken_files_are_reported_as_by_one_process(tmp_path: Path, in_process_
         messages = []
         for workers in (1, 2):
             with pytest.raises(UserError) as error:
-                mask(data, tmp_path / "out", workers=workers)
+                write_masked_corpus(data, tmp_path / "out", workers=workers)
             messages.append(str(error.value))
         assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("check", [FileRows.read, validate_and_digest])
-def test_a_file_that_changes_is_noticed(data: Path, check: Callable[[FileRows], Any]) -> None:
+def test_a_changed_file_is_detected(data: Path, check: Callable[[FileRows], Any]) -> None:
     planned = plan_file_rows(open_data(str(data)), PAIR, "train")
     assert planned is not None
     path = data / "pair" / "train-00001-of-00003.parquet"
     os.utime(path, ns=(0, 0))
-    check(planned.slice(0, 40))  # the others are as they were
+    check(planned.slice(0, 40))  # the other files are unchanged
     with pytest.raises(UserError, match=r"train-00001-of-00003\.parquet has changed"):
         check(planned)
     path.unlink()
@@ -198,7 +198,7 @@ def test_a_file_that_changes_is_noticed(data: Path, check: Callable[[FileRows], 
         check(planned)
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(data: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_detected(data: Path) -> None:
     part = FileRange.of_file(data / "pair" / "train-00000-of-00003.parquet")
     tables = part.tables()
     next(tables)
@@ -207,7 +207,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(data: Path) -> None:
         list(tables)
 
 
-def test_other_rows_are_read_by_the_planning_process(data: Path, tmp_path: Path) -> None:
+def test_rows_of_other_sources_are_read_by_the_planning_process(data: Path, tmp_path: Path) -> None:
     source, two, method = open_data(str(data)), Workers(2), Masking()
     plan: Any = lambda **changed: plan_source_rows(  # noqa: E731
         **{
@@ -229,23 +229,23 @@ def test_other_rows_are_read_by_the_planning_process(data: Path, tmp_path: Path)
     assert not plan(source=open_data(str(tmp_path / "jsonl")))
 
 
-def test_a_job_may_have_tasks_of_both_kinds(
+def test_a_job_may_mix_tasks_read_by_workers_and_by_the_planning_process(
     data: Path, tmp_path: Path, in_process_workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data)  # the workers run elsewhere
-    small = replace(PAIR, name="small", columns=("a",), head="")
+    small_blocks = replace(PAIR, name="small", columns=("a",), head="")
     folder = data / "small"
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(TABLE[:20]), folder / "train.parquet")
     for workers in (1, 2):
-        mask(Path(), tmp_path / str(workers), small, PAIR, workers=workers)
+        write_masked_corpus(Path(), tmp_path / str(workers), small_blocks, PAIR, workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     assert len(corpus_rows(tmp_path / "2", "small")) == 60
 
 
 @dataclass(frozen=True)
 class MaskingThatDies(Masking):
-    """Masking whose process is killed when it makes the second shard for the first time."""
+    """A masking augmenter whose process is killed when it makes the second shard for the first time."""
 
     died: str = ""
 
@@ -270,7 +270,7 @@ def test_a_killed_worker_does_not_change_the_output(
     rows_of_task = {"pair": validate_source_rows(planned, InProcessPool(tmp_path, None), source, done.append)}
     assert sum(done) == 97
     job = CorpusJob(method, {"pair": 3}, str(data), mtkd.__version__, "mask", shard_copies=60)
-    if engine == "processes":  # Ray makes the shard again
+    if engine == "processes":  # Ray repeats the shard
         with pytest.raises(UserError, match="a worker process was killed"):
             write_corpus(job, rows_of_task, out, workers=workers)
         assert not (out / "manifest.json").exists()
@@ -287,7 +287,7 @@ def test_a_resumed_job_leaves_identical_output(
         (in_one_process / f"data/pair-{number:05d}.parquet").unlink()
     kept = in_one_process / "data/pair-00000.parquet"
     changed = kept.stat().st_mtime_ns
-    mask(data, in_one_process, workers=2)
+    write_masked_corpus(data, in_one_process, workers=2)
     assert contents(in_one_process) == before and kept.stat().st_mtime_ns == changed
 
 
@@ -295,14 +295,14 @@ def test_a_corpus_of_format_1_is_not_resumed(data: Path, tmp_path: Path) -> None
     out = tmp_path / "old"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_writer, "CORPUS_FORMAT", 1)
-        mask(data, out)
+        write_masked_corpus(data, out)
     with pytest.raises(UserError, match="another corpus: it has format 1"):
-        mask(data, out)
-    mask(data, out, overwrite=True)
+        write_masked_corpus(data, out)
+    write_masked_corpus(data, out, overwrite=True)
     assert json.loads((out / "manifest.json").read_text())["format"] == 2
 
 
-def replace_words(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
+def write_replaced_corpus(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
     options = {"copies": 3, "tagger": "none", "seed": 5, "command": "replace"} | options
     mtkd.augment.replace(str(data), list(tasks or [PAIR]), out, **options)
 
@@ -318,19 +318,19 @@ def few_texts_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def replaced_in_one_process(data: Path, tmp_path: Path, few_texts_per_block: None) -> Path:
-    replace_words(data, tmp_path / "replaced")
+    write_replaced_corpus(data, tmp_path / "replaced")
     return tmp_path / "replaced"
 
 
-def test_replacement_leaves_rows_in_their_files(
-    data: Path, replaced_in_one_process: Path, tmp_path: Path, engine: str, reads_no_row: None
+def test_replacement_does_not_read_rows_in_the_planning_process(
+    data: Path, replaced_in_one_process: Path, tmp_path: Path, engine: str, rows_must_not_be_read_here: None
 ) -> None:
-    replace_words(data, tmp_path / "two", workers=2, engine=engine)
+    write_replaced_corpus(data, tmp_path / "two", workers=2, engine=engine)
     assert contents(tmp_path / "two") == contents(replaced_in_one_process)
     assert len(list(tmp_path.glob("two/data/*"))) == 5
 
 
-def test_texts_tagged_in_files_are_those_of_loaded_rows(
+def test_texts_tagged_from_files_match_texts_of_loaded_rows(
     data: Path, few_texts_per_block: None, in_process_workers: Workers
 ) -> None:
     source = open_data(str(data))
@@ -366,7 +366,7 @@ def test_a_worker_opens_only_the_row_groups_of_its_shard(
     assert sum(len(some.table) for some in copies) == 46
 
 
-def test_equal_hashes_of_different_texts_are_an_error() -> None:
+def test_hash_collisions_are_an_error() -> None:
     hashes = np.array([[1, 2], [3, 4], [1, 2], [3, 5]])
     assert find_distinct([hashes[:1], hashes[1:3]], 3).numbers.tolist() == [0, 1, 0]
     with pytest.raises(UserError, match="two different texts have the same hash"):
@@ -374,7 +374,7 @@ def test_equal_hashes_of_different_texts_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 1000])
-def test_distinct_texts_are_those_of_a_dictionary(count: int, few_texts_per_block: None) -> None:
+def test_distinct_texts_match_a_dictionary(count: int, few_texts_per_block: None) -> None:
     draw = np.random.default_rng(count)
     texts = [f"text {number}" for number in draw.integers(0, 1 + count // 2, count)]
     found = find_distinct((hash_texts(pa.array(texts[i : i + 7])) for i in range(0, count, 7)), count)

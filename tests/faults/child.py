@@ -1,4 +1,4 @@
-"""What makes a forked command fail: a signal before its n-th change of a directory, or a limit for files."""
+"""Make a forked command fail: a signal before its n-th change of a directory, or a limit on file sizes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def install(
 
 
 def _announce_log_lines() -> None:
-    """Lines that are added to a log are changes, too."""
+    """Count lines that are added to a log as changes, too."""
     from mtkd.training.callbacks import JsonLinesLog
 
     write = JsonLinesLog.write
@@ -92,7 +92,7 @@ def _announce_log_lines() -> None:
 
 
 def _fork_runs_of_a_grid() -> None:
-    """The commands that `mtkd compare` starts are forked as well; and their memory is not measured."""
+    """Fork the commands that `mtkd compare` starts as well, and do not measure their memory."""
     from mtkd.evaluation import inference_bench
     from mtkd.jobs.grid import grid_scheduler
 

@@ -1,4 +1,4 @@
-"""The commands whose interruptions are tried, each on a few rows and with tiny models."""
+"""The commands that the fault tests interrupt, each on a few rows and with tiny models."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Command:
     stride: int = 1
 
     def words(self, inputs: Path, out: Path) -> list[str]:
-        """The words of the line, with paths."""
+        """The arguments of the command line, with paths filled in."""
         names = {"INPUTS": inputs, "OUT": out, "PLACE": out.parent}
         words = shlex.split(self.line)
         for name, path in names.items():
@@ -338,7 +338,7 @@ def _masked_lm(path: Path, run: Run) -> None:
 
 
 def _plugin(path: Path, run: Run) -> None:
-    """The metadata of an installed package with the augmenter `reverse`."""
+    """Write the metadata of an installed package with the augmenter `reverse`."""
     info = path / "reversing-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversing\nVersion: 1.0\n")
@@ -363,7 +363,7 @@ _INPUTS: dict[str, Callable[[Path, Run], None]] = {
 
 
 def needed(inputs: Path, name: str, run: Run) -> Path:
-    """An input, which is made when it is needed first."""
+    """Return an input, which is made when it is first needed."""
     path = inputs / name
     if not path.exists():
         inputs.mkdir(parents=True, exist_ok=True)
@@ -372,6 +372,6 @@ def needed(inputs: Path, name: str, run: Run) -> Path:
 
 
 def reset(inputs: Path) -> None:
-    """Remove what commands keep beside their inputs."""
+    """Remove the files that commands keep beside their inputs."""
     for kept in inputs.glob("*/logits-*"):
         shutil.rmtree(kept)

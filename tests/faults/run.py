@@ -1,4 +1,4 @@
-"""Try every interruption of every command that writes, and print a table: `make faults`."""
+"""Interrupt every command that writes at every change, and print a table: `make faults`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trials import Outcome, PairTrials, Trials  # noqa: E402
 
 KINDS = ("kill", "full", "double", "flip")
 TRAINING = {"refine", "distill", "finetune"}
-SIZES = (3000, 6000, 40_000, 400_000)  # of the largest file, where the disk is full
+SIZES = (3000, 6000, 40_000, 400_000)  # of the largest file, at which the disk is full
 
 
 def main() -> None:
-    """Run the trials that the command line names."""
+    """Run the trials named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commands", nargs="*", help="such as 'store build' [default: all]")
     parser.add_argument("--stride", type=int, default=1, help="try every N-th change [default: all]")

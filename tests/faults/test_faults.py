@@ -1,4 +1,4 @@
-"""A small sample of the interrupted commands that `make faults` tries at every change."""
+"""A small sample of the interruptions that `make faults` tries at every change."""
 
 from __future__ import annotations
 

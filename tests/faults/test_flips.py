@@ -1,4 +1,4 @@
-"""No flipped bit stays unnoticed in what mtkd has written: 10,000 flips, with `MTKD_FAULTS=1`.
+"""Every flipped bit in the output of mtkd is detected: 10,000 flips, with `MTKD_FAULTS=1`.
 
 The ordinary suite flips a few, in tests/mtkd/jobs/test_verify.py.
 """
@@ -18,7 +18,7 @@ FLIPS = 10_000
 
 @pytest.mark.skipif(not os.environ.get("MTKD_FAULTS"), reason="takes minutes: set MTKD_FAULTS")
 @pytest.mark.parametrize("item", ITEMS)
-def test_many(item: str, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected(item: str, tmp_path: Path) -> None:
     directory = getattr(TinyInputs(tmp_path), item)
     undetected = list(undetected_flips(directory, FLIPS // len(ITEMS), seed=0))
     assert not undetected, "\n".join(undetected)

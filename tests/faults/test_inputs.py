@@ -36,7 +36,9 @@ def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_sample(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_sample_of_wrong_inputs_is_rejected(
+    inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("tasks.common.progress._quiet", False)
     found = [case for case in wrong_inputs.cases() if case.name.startswith(name)]
     assert found, name
@@ -46,7 +48,7 @@ def test_a_sample(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(not EVERY, reason="takes minutes: set MTKD_FAULTS")
-def test_the_commands_are_valid_without_wrong_input(
+def test_the_commands_succeed_on_valid_input(
     inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = []
@@ -63,7 +65,9 @@ def test_the_commands_are_valid_without_wrong_input(
 
 
 @pytest.mark.skipif(not EVERY, reason="takes hours: set MTKD_FAULTS")
-def test_all(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_wrong_inputs_are_rejected(
+    inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases = [*wrong_inputs.cases(), *json_cases(), *value_cases(inputs)][::EVERY]
     wrong = []
     for number, case in enumerate(cases):

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""A reader of a file with random damage returns a value or raises UserError, never another exception."""
+"""Reading a file with random damage returns a value or raises UserError, never another exception."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _parquet(inputs: TinyInputs) -> bytes:
 def _header(path: Path) -> None:
     try:
         read_header(path)
-    except ValueError as error:  # its callers add what the file is
+    except ValueError as error:  # its callers add a description of the file
         raise UserError(str(error)) from error
 
 
@@ -87,7 +87,7 @@ def damaged(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::tasks.common.errors.MtkdWarning")
 @pytest.mark.parametrize(("name", "content", "read"), READERS)
-def test_damage(
+def test_readers_of_damaged_files_raise_only_user_errors(
     inputs: TinyInputs, tmp_path: Path, name: str, content: Content, read: Callable[[Path], Any]
 ) -> None:
     whole, path = content(inputs), tmp_path / name

@@ -1,4 +1,4 @@
-"""Interrupting a command at every change that it makes to the disk, and running it again to its end."""
+"""Interrupt a command at every change that it makes to the disk, and run it again to its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 from commands import COMMANDS, needed, reset
 from fake_endpoint import FakeEndpoint, serve
 from fake_hub import FakeHub
-from processes import Answered, Processes, meeting_point
+from processes import CommandResult, Processes, process_group_store
 
 from tasks.common.files import is_temporary
 from tasks.common.locks import LOCK
@@ -31,11 +31,11 @@ _TIMES = {"seconds", "finished", "after", "mtime", "speed", "ms", "peak", "files
 
 @dataclass
 class Outcome:
-    """What became of the trials of a command."""
+    """Counts of the results of the trials of a command."""
 
     trials: int = 0
-    refused: int = 0  # of those with a flipped bit: the command said so, and ended with exit code 2
-    verified: int = 0  # of those with a flipped bit: `mtkd verify` said so
+    refused: int = 0  # of the trials with a flipped bit: detected by the command, with exit code 2
+    verified: int = 0  # of the trials with a flipped bit: detected by `mtkd verify`
     stuck: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -89,25 +89,25 @@ class Trials:
         hub.files["someone/model"] = {file.name: file.read_bytes() for file in model.iterdir()}
         return self._running.enter_context(hub.listen())
 
-    def _to_end(self, *words: object, **more: Any) -> Answered:
+    def _to_end(self, *words: object, **more: Any) -> CommandResult:
         done = self._processes.run(*words, **more)
         assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
         return done
 
-    def _run(self, fault: dict[str, Any]) -> Answered:
+    def _run(self, fault: dict[str, Any]) -> CommandResult:
         """Run the command to its end; `fault`: the arguments of `install` in child.py, without `under`."""
         return self._processes.run(*self.words, **self._call, fault=self._placed(fault))
 
     @property
     def _call(self) -> dict[str, str]:
-        """What runs the command, where that is not mtkd itself; see fork_server.py."""
+        """The function that runs the command instead of mtkd itself, if any; see fork_server.py."""
         return {"call": self.command.call} if self.command.call else {}
 
     def _placed(self, fault: dict[str, Any]) -> dict[str, Any]:
         return fault | {"under": str(self.directory.parent)}
 
     def _fresh(self) -> None:
-        """The state before the command has run."""
+        """Restore the state before the command has run."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         reset(self.inputs)
@@ -115,7 +115,7 @@ class Trials:
             (self.directory / name).write_text(text)
 
     def snapshot(self) -> dict[str, Any]:
-        """All files, times aside."""
+        """Return the content of all files, without times."""
         found: dict[str, Any] = {}
         for root in (self.directory, self.inputs):
             for file in sorted(root.rglob("*")):
@@ -136,11 +136,11 @@ class Trials:
         self._again(where)
 
     def disk_full(self, size: int) -> None:
-        """Refuse files of more than `size` bytes; the command must say so, and resume."""
+        """Let writing files of more than `size` bytes fail; the command must report this, and resume."""
         self._fresh()
         done = self._run({"size": size})
         where = f"files of at most {size} bytes"
-        codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
+        codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell has failed
         if done.code not in codes or "Traceback" in done.err:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
         if done.code:
@@ -205,7 +205,7 @@ class Trials:
             self._compare(where)
 
     def _again(self, where: str) -> None:
-        # without a fault, but what the command starts is forked, which is much faster than a new process
+        # without a fault, but processes that the command starts are forked, which is much faster
         done = self._run({})
         if done.code:
             self.outcome.stuck.append(f"{where}: {_last(done)}")
@@ -260,9 +260,9 @@ class PairTrials(Trials):
             self.outcome.stuck.append(f"{where}: the first ends with {done.code}: {_last(done)}")
         self._again(where)
 
-    def _run(self, fault: dict[str, Any], kill_second: bool = False) -> Answered:
+    def _run(self, fault: dict[str, Any], kill_second: bool = False) -> CommandResult:
         """Run the command in both processes; the fault is that of the first, which alone writes."""
-        with meeting_point() as shared:
+        with process_group_store() as shared:
             started = [
                 self._processes.start(
                     *self.words,
@@ -292,21 +292,21 @@ def _wait_for(process: psutil.Process, status: str) -> None:
 
 
 def _is_flippable(file: Path) -> bool:
-    """Whether a file is one that is compared, and that a command may read when it resumes.
+    """Return whether a file is compared, and a command may read it when it resumes.
 
-    When training resumes, it says that its log is damaged, and continues it.
+    When training resumes with a damaged log, it warns and continues the log.
     """
     others = "tensorboard" in file.parts or file.name in (LOCK, "README.md", "log.jsonl")
     temporary = any(map(is_temporary, (file, *file.parents)))
     return file.is_file() and not others and not temporary and file.stat().st_size > 0
 
 
-def _last(done: Answered) -> str:
+def _last(done: CommandResult) -> str:
     return " | ".join(done.err.strip().splitlines()[-3:])[-300:]
 
 
 def _content(file: Path) -> Any:
-    """What is compared of a file: values without times, or a digest."""
+    """Return the part of a file that is compared: values without times, or a digest."""
     raw = file.read_bytes()
     if file.suffix in (".json", ".jsonl"):
         try:

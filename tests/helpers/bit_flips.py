@@ -1,4 +1,4 @@
-"""Flip single bits of what mtkd has written, and see whether `mtkd verify` finds them."""
+"""Flip single bits in the output of mtkd, and check whether `mtkd verify` detects them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mtkd.jobs.verify import verify
 from tasks.common.errors import UserError
 from tasks.common.records import CHECK
 
-# Nobody reads these back: pages, pictures, logs of commands, locks, events (they have their own checksums).
-# Or whoever reads them notices: cached vectors hold their digest, the words of a command are compared.
+# Never read back: pages, pictures, logs of commands, locks, and events (which have their own checksums).
+# Or checked by their readers: cached vectors contain their digest, and the words of a command are compared.
 _LEFT_OUT = re.compile(r".*\.(md|png|log\.txt|command\.json|lock)|.*tfevents.*|.*features/.*")
 
 
 def files(directory: Path) -> list[Path]:
-    """The files below a directory that mtkd reads back."""
+    """Return the files below a directory that mtkd reads back."""
     found = [file for file in sorted(directory.rglob("*")) if file.is_file() and file.stat().st_size]
     logs = [file.parent / "log.jsonl" for file in found if file.name == "questions.json"]  # not read either
     return [file for file in found if not _LEFT_OUT.fullmatch(str(file)) and file not in logs]
 
 
 def undetected_flips(directory: Path, count: int, seed: int) -> Iterator[str]:
-    """Flip `count` random bits, equally often in each file of a directory; yield those that go unnoticed."""
+    """Flip `count` random bits, equally often in each file of a directory; yield the undetected ones."""
     random, named = np.random.default_rng(seed), files(directory)
     for number in range(count):
         file = named[number % len(named)]
@@ -34,7 +34,7 @@ def undetected_flips(directory: Path, count: int, seed: int) -> Iterator[str]:
         position, bit = int(random.integers(len(content))), int(random.integers(8))
         changed = bytearray(content)
         changed[position] ^= 1 << bit
-        file.unlink()  # other links to it keep their content
+        file.unlink()  # other hard links keep their content
         file.write_bytes(changed)
         try:
             noticed = bool(verify(directory).damaged)
@@ -46,7 +46,7 @@ def undetected_flips(directory: Path, count: int, seed: int) -> Iterator[str]:
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Whether two JSON files say the same, but for the name of the key of their digest."""
+    """Return whether two JSON files are equal except for the key of their digest."""
     try:
         values, changed = (json.loads(raw) for raw in (one, other))
     except ValueError:

@@ -42,7 +42,7 @@ def cross_encoder(tiny: Path) -> AnyEncoder:
 
 
 def deberta(tiny: Path) -> AnyEncoder:
-    """An encoder whose attention is its own, which cannot be captured."""
+    """Return an encoder with its own implementation of attention, which cannot be captured."""
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
     relative = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "vocab_size": 30522}
     return TransformerEncoder(config_of(DebertaV2Config(**sizes, **relative)))
@@ -53,7 +53,7 @@ def bi_encoder(tiny: Path) -> AnyEncoder:
 
 
 def by_task(tiny: Path) -> AnyEncoder:
-    """A cross-encoder, except for the tasks `rte` and `stsb`."""
+    """Return a cross-encoder that is a bi-encoder for the tasks `rte` and `stsb`."""
     return TransformerEncoder.pretrained(str(tiny), "mean", layers=1, pairs=["rte", "stsb"])
 
 
@@ -66,7 +66,7 @@ def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiT
 
 
 def slow_export(value: Any) -> Any:
-    """A parameter of a test that exports a model, which takes many seconds for some kinds of models."""
+    """Return a test parameter, marked as slow, for a model whose export takes many seconds."""
     return pytest.param(value, marks=pytest.mark.slow(reason="exports a model"))
 
 

@@ -1,4 +1,4 @@
-"""A local server that speaks as much of the API of OpenAI as question generation needs."""
+"""A local server with the part of the OpenAI API that question generation needs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 
 
 class Reply(NamedTuple):
-    """What the server answers: a status, a body (text, or JSON values), and headers."""
+    """A reply of the server: a status, a body (text, or JSON values), and headers."""
 
     status: int = 200
     body: Any = ""
     headers: dict[str, str] = {}  # noqa: RUF012 (it is not changed)
 
 
-def said(text: str | None, read: int = 50, written: int = 10) -> Reply:
-    """A chat completion."""
+def chat_completion(text: str | None, read: int = 50, written: int = 10) -> Reply:
+    """Return a chat completion with this text and these numbers of tokens."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return Reply(200, {"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage})
 
 
 class FakeEndpoint:
-    """Answers with `reply(prompt)`, and keeps the requests: paths, headers and bodies."""
+    """Answers with `reply(prompt)`, and records the requests: paths, headers and bodies."""
 
     def __init__(self, port: int):
         self.url = f"http://127.0.0.1:{port}/v1"
-        self.reply: Callable[[str], Reply] = lambda prompt: said("Who wrote it?")
+        self.reply: Callable[[str], Reply] = lambda prompt: chat_completion("Who wrote it?")
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def serve() -> Iterator[FakeEndpoint]:
             raw = reply.body if isinstance(reply.body, bytes) else str(reply.body).encode()
             if isinstance(reply.body, dict):
                 raw = json.dumps(reply.body).encode()
-            with contextlib.suppress(OSError):  # the client has left
+            with contextlib.suppress(OSError):  # the client has closed the connection
                 self.send_response(reply.status)
                 for name, value in {"Content-Length": str(len(raw)), **reply.headers}.items():
                     self.send_header(name, value)
@@ -69,7 +69,7 @@ def serve() -> Iterator[FakeEndpoint]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.handle_error = lambda request, client_address: None  # the client has left
+    server.handle_error = lambda request, client_address: None  # the client has closed the connection
     endpoint = FakeEndpoint(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

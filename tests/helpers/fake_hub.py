@@ -1,4 +1,4 @@
-"""A server on this machine with as much of the Hugging Face hub's protocol as its client needs."""
+"""A local server with the part of the Hugging Face hub's protocol that its client needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMIT = "a" * 40
 
 
 class FakeHub:
-    """What was uploaded: repository ("owner/name", data sets as "datasets/owner/name") -> file -> content."""
+    """Uploaded files: repository ("owner/name", data sets as "datasets/owner/name") -> file -> content."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}
@@ -26,7 +26,7 @@ class FakeHub:
 
     @contextmanager
     def listen(self) -> Iterator[str]:
-        """Answer requests; yields the address."""
+        """Answer requests, and yield the address."""
         hub = self
 
         class Handler(_Handler):

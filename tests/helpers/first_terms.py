@@ -6,7 +6,7 @@ from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 
 
 class FirstTerms(Callback):
-    """Records the loss terms of the first step."""
+    """Records the values of the loss terms in the first step."""
 
     def __init__(self) -> None:
         self.first: dict[str, float] = {}

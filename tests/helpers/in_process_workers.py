@@ -1,4 +1,4 @@
-"""Workers for tests: a pool that costs no time, and teachers in whose middle a worker is killed."""
+"""Workers for tests: a pool that starts no processes, and a teacher that kills a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mtkd.output_files.worker_pools import Worker, WorkerPool
 
 
 class InProcessPool(WorkerPool):
-    """Runs functions in this process, but in another directory and with what pickle keeps of them."""
+    """Runs functions in this process, but after pickling, and in another directory."""
 
     def __init__(self, directory: Path, setup: Callable[[], Any] | None):
         self.size, self._directory = 1, directory
@@ -43,7 +43,7 @@ class InProcessPool(WorkerPool):
 
 
 def kill_a_worker(monkeypatch: pytest.MonkeyPatch, killed: Path) -> None:
-    """Kill the first worker that makes a teacher's third batch; it creates the file `killed` before."""
+    """Kill the first worker that computes a teacher's third batch, after it created the file `killed`."""
     from mtkd.teachers.teacher_ref import TeacherRef
 
     loader = TeacherRef.loader

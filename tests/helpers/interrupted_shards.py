@@ -1,4 +1,4 @@
-"""An output whose job is interrupted, and whose first shard is then damaged."""
+"""Interrupt a job that writes shards, and damage a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, problem: BaseException) -> None:
-    """Make writing fail after some shards."""
+    """Make writing fail after `after` shards."""
     written: list[str] = []
 
     def failing(self: ShardedOutput, shard: PlannedShard, content: Any) -> None:

@@ -1,4 +1,4 @@
-"""Command lines of mtkd in a process that is prepared first, such as for a fake hub."""
+"""Run `mtkd` in a process that is prepared first, for example for a fake hub."""
 
 from __future__ import annotations
 

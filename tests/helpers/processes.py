@@ -1,4 +1,4 @@
-"""Command lines in processes of their own, which `tests/fork_server.py` forks."""
+"""Run command lines in separate processes, which `tests/fork_server.py` forks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SERVER = Path(__file__).parents[1] / "fork_server.py"
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What a command left: exit code and what it printed."""
+class CommandResult:
+    """The result of a command: its exit code and what it printed."""
 
     code: int
     out: str
@@ -25,7 +25,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Started:
+class RunningCommand:
     """A running command: process id, and the files that it prints to."""
 
     process: int
@@ -34,7 +34,7 @@ class Started:
 
 
 class Processes:
-    """Runs command lines in processes of their own, which `fork_server.py` forks."""
+    """Runs command lines in separate processes, which `fork_server.py` forks."""
 
     def __init__(self, server: subprocess.Popen[str], directory: Path):
         self._server, self._directory, self._count = server, directory, 0
@@ -46,21 +46,21 @@ class Processes:
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
-    def start(self, *words: object, env: dict[str, str] | None = None, **more: Any) -> Started:
+    def start(self, *words: object, env: dict[str, str] | None = None, **more: Any) -> RunningCommand:
         """Start `mtkd WORDS`; `more`: further parts of the request."""
         self._count += 1
         out, err = (self._directory / f"{self._count}.{name}" for name in ("out", "err"))
         request = {"words": [str(word) for word in words], "env": env or {}, **more}
-        return Started(self.ask({**request, "out": str(out), "err": str(err)}), out, err)
+        return RunningCommand(self.ask({**request, "out": str(out), "err": str(err)}), out, err)
 
-    def wait(self, *started: Started) -> Answered:
-        """Wait for the end of commands; the first code that is not 0, and all that they printed."""
+    def wait(self, *started: RunningCommand) -> CommandResult:
+        """Wait for commands; return the first exit code that is not 0, and everything that they printed."""
         codes = self.ask({"wait": [one.process for one in started]})
         out, err = (
             "".join(file.read_text() for file in files)
             for files in zip(*((s.out, s.err) for s in started), strict=True)
         )
-        return Answered(next(filter(None, codes), 0), out, err)
+        return CommandResult(next(filter(None, codes), 0), out, err)
 
     def run(
         self,
@@ -70,7 +70,7 @@ class Processes:
         count: int = 1,
         env: dict[str, str] | None = None,
         **more: Any,
-    ) -> Answered:
+    ) -> CommandResult:
         """Run `mtkd WORDS` and wait for its end.
 
         Args:
@@ -83,7 +83,7 @@ class Processes:
         environments = [env or {}]
         with contextlib.ExitStack() as meeting:
             if count > 1:
-                shared = environments[0] | meeting.enter_context(meeting_point())
+                shared = environments[0] | meeting.enter_context(process_group_store())
                 shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
                 environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
             kill = {"at": kill_at, "before": before} if kill_at else None
@@ -91,7 +91,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def meeting_point() -> Iterator[dict[str, str]]:
+def process_group_store() -> Iterator[dict[str, str]]:
     """Run the store through which the processes of a group find each other; yields its variables.
 
     As with `torchrun`, it runs outside of the group. It opens a free port itself, so no other process can

@@ -1,4 +1,4 @@
-"""Runs made by hand for the HTML report, and its parsed page."""
+"""Hand-made runs for the HTML report, and its parsed page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Parsed(HTMLParser):
 
 
 def check_alone(page: Parsed, html: str) -> None:
-    """The page runs no script and refers to nothing but itself."""
+    """Check that the page runs no script and refers to no other file."""
     names = {tag for tag, _ in page.tags}
     assert not names & {"script", "link", "img", "iframe", "object", "embed", "use", "image", "base"}
     for _, attributes in page.tags:
@@ -96,7 +96,7 @@ def read(path: Path) -> tuple[Parsed, str]:
 
 
 def predicted(task: Task, right: float, seed: int) -> RowPredictions:
-    """Predictions of which a fraction of about `right` is right, with random probabilities."""
+    """Return predictions of which about the fraction `right` is correct, with random probabilities."""
     rows = load_rows(FilesSource(), task, "validation")
     rng = np.random.default_rng(seed)
     answers = np.where(rng.random(ROWS) < right, rows.labels, 1 - rows.labels)
@@ -106,7 +106,7 @@ def predicted(task: Task, right: float, seed: int) -> RowPredictions:
 
 
 def numbers(cell: str) -> list[float]:
-    """The numbers with a decimal point in a cell of a table."""
+    """Return the numbers with a decimal point in a cell of a table."""
     return [float(part) for part in re.findall(r"-?\+?\d+\.\d", cell)]
 
 
@@ -125,7 +125,7 @@ def write_run(
     supervision: str = "teacher",
     **facts: Any,
 ) -> Path:
-    """A finished run with the files that a report reads."""
+    """Write a finished run with the files that a report reads."""
     (directory / "model").mkdir(parents=True)
     (directory / "model" / "model.safetensors").touch()
     description = {"format": FORMAT, "encoder": {}, "tasks": [task.to_json()]}

@@ -1,4 +1,4 @@
-"""What tests run in two processes: each resumes from the same checkpoints, or waits for the same lock."""
+"""Functions that tests run in two processes, which resume from the same checkpoints or wait for a lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OneWeight(TrainingLoop[None]):
 
 
 def one_weight(directory: Path) -> OneWeight:
-    """A training loop of a single weight, in this process."""
+    """Return a training loop with a single weight, in this process."""
     module = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     return OneWeight(make_accelerator(), module, optimizer, TrainSettings(), 3, directory)
@@ -43,7 +43,7 @@ def resume(directory: str) -> None:
     loop, damaged_files = one_weight(Path(directory)), checkpoint.damaged_files
 
     def slow_check(path: Path) -> Any:
-        time.sleep(0.5)  # the other process would decide by itself meanwhile, if it did not wait
+        time.sleep(0.5)  # if the other process did not wait, it would decide by itself in the meantime
         return damaged_files(path)
 
     if loop.accelerator.is_main_process:
@@ -55,7 +55,7 @@ def resume(directory: str) -> None:
 
 
 def wait_for_lock(directory: str) -> None:
-    """Wait for a lock in this process, with short limits of the time that processes wait for each other."""
+    """Wait for a lock in this process, with a short limit on how long processes wait for each other."""
     distributed._LOCK_WAIT = 1.0
     state = PartialState(cpu=True, timeout=timedelta(seconds=4))
     group = distributed.ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

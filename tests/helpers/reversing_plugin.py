@@ -1,4 +1,4 @@
-"""The augmenter of another package, which tests install."""
+"""An augmenter of another package, which tests install."""
 
 from __future__ import annotations
 

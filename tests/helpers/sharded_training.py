@@ -1,4 +1,4 @@
-"""What `test_sharded_module.py` runs in two processes: training with whole and with sharded weights."""
+"""Training with complete and with sharded weights, which `test_sharded_module.py` runs in two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests run in two processes: `mtkd`, where the second process is slow or has another clock."""
+"""Run `mtkd` in two processes, of which the second is slow or has another clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mtkd.training.run_directory import RunDirectory
 
 
 def second_loads_late(*words: str) -> None:
-    """Run `mtkd`; the second process is slow to load the weights of the best epoch."""
+    """Run `mtkd` with a second process that is slow to load the weights of the best epoch."""
     load_file = trainer.load_file
 
     def slow(*args: Any) -> Any:
@@ -26,14 +26,14 @@ def second_loads_late(*words: str) -> None:
 
 
 def second_clock_is_fast(*words: str) -> None:
-    """Run `mtkd`; in the second process, an hour passes with every second."""
+    """Run `mtkd` with a second process whose clock advances an hour with every second."""
     if os.environ["RANK"] == "1":
         loop.time = SimpleNamespace(monotonic=lambda: 3600 * time.monotonic())  # type: ignore[assignment]
     main()
 
 
 def second_sees_a_finished_run(*words: str) -> None:
-    """Run `mtkd`; for the second process, the run looks finished before it starts."""
+    """Run `mtkd` with a second process for which the run looks finished before it starts."""
     inspect = RunDirectory.__init__
 
     def inspect_late(self: RunDirectory, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a small student, which several test files train."""
+"""Settings of a small student that several test files train."""
 
 SMALL_LSTM = {
     "student.bilstm.embedding_size": 8,

@@ -1,4 +1,4 @@
-"""What several test files start from: encoders, teachers, transformers checkpoints, and a task file."""
+"""Fixtures that several test files use: encoders, teachers, transformers checkpoints, and a task file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_task() -> Callable[..., Path]:
     """A function that writes `topics.toml`, a task of one text per row, and the rows of its splits."""
 
     def write(place: Path, kind: str, labels: Sequence[str], **splits: str | list[dict[str, object]]) -> Path:
-        """Rows are written as JSON lines; in place of rows, the name of a file that the caller writes."""
+        """Write rows as JSON lines; a split can also be the name of a file that the caller writes."""
         place.mkdir(parents=True, exist_ok=True)
         files = {}
         for split, given in splits.items():
@@ -53,7 +53,7 @@ def tiny_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def span_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
-    """A finished run of `refine` on two pocket tasks, one of spans."""
+    """A finished run of `refine` on two pocket tasks, one of which is a span task."""
     settings = load_settings("refine", "refine", SMALL_RUN | {"max_length": 48, "stride": 8})
 
     def make(out: Path) -> None:
@@ -78,7 +78,7 @@ def cached_on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
 
 def byte_level_tokeniser(place: Path) -> Any:
-    """A byte-level BPE of 400 tokens, trained on the pocket rows of sst2."""
+    """Save a byte-level BPE tokeniser of 400 tokens, trained on the pocket rows of sst2."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import RobertaTokenizerFast
 
@@ -97,7 +97,7 @@ def byte_level_tokeniser(place: Path) -> Any:
 
 @pytest.fixture
 def save_checkpoint(tmp_path: Path) -> Callable[..., Path]:
-    """A function that saves a random checkpoint of transformers with its tokeniser, as after fine-tuning.
+    """A function that saves a random transformers checkpoint with its tokeniser, as fine-tuning would.
 
     Weights are large, so that logits differ between rows.
     """

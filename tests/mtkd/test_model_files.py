@@ -1,4 +1,4 @@
-"""What is refused in model.json names the file: thresholds that a task cannot use, and unusable encoders."""
+"""Errors in model.json name the file: invalid thresholds, and encoders that cannot be built."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def written(directory: Path, task: Task, threshold: Any) -> Path:
     ("task", "threshold"),
     [(TOPICS, [0.5, 0, 1]), (TASKS["squad_v2"], -3.5), (TASKS["rte"], "unused"), (TOPICS, None)],
 )
-def test_thresholds_that_can_be_used(task: Task, threshold: Any, tmp_path: Path) -> None:
+def test_valid_thresholds_are_accepted(task: Task, threshold: Any, tmp_path: Path) -> None:
     found = read_model_file(written(tmp_path, task, threshold)).scores
     assert found[task.name].get("threshold") == threshold
 
@@ -41,13 +41,15 @@ def test_thresholds_that_can_be_used(task: Task, threshold: Any, tmp_path: Path)
         *((TASKS["squad_v2"], value) for value in ("x", [], {}, [1], True, float("nan"))),
     ],
 )
-def test_other_thresholds_name_the_file_and_the_key(task: Task, threshold: Any, tmp_path: Path) -> None:
+def test_invalid_thresholds_are_errors_that_name_the_file_and_key(
+    task: Task, threshold: Any, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=f"model.json: scores.{task.name}.threshold = .* is not valid"):
         read_model_file(written(tmp_path, task, threshold))
 
 
 @pytest.mark.parametrize(
-    ("encoder", "complaint"),
+    ("encoder", "message"),
     [
         ({}, "encoder has no key 'kind'"),
         ({"kind": "foo"}, r"unknown kind of student \(student.kind\) 'foo'"),
@@ -55,9 +57,9 @@ def test_other_thresholds_name_the_file_and_the_key(task: Task, threshold: Any, 
     ],
 )
 def test_an_encoder_that_cannot_be_built_names_the_file(
-    encoder: dict[str, Any], complaint: str, tmp_path: Path
+    encoder: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     file = written(tmp_path, TASKS["rte"], "unused") / "model.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": encoder}))
-    with pytest.raises(UserError, match=f"{file}.*{complaint}"):
+    with pytest.raises(UserError, match=f"{file}.*{message}"):
         saved_in(tmp_path).encoder()

@@ -1,4 +1,4 @@
-"""`precision = "auto"`: what it becomes on machines with and without bf16 products."""
+"""`precision = "auto"` on machines with and without bf16 instructions."""
 
 from __future__ import annotations
 

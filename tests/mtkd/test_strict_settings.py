@@ -1,4 +1,4 @@
-"""Settings: truth values and numbers are not mixed up, and a wrong value in a call is one error."""
+"""Settings: booleans and numbers are not confused, and an invalid value in a call is one error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mtkd.recipes import load_settings
 
 
 @pytest.mark.parametrize(
-    ("values", "complaint"),
+    ("values", "message"),
     [
         ({"lr": "x"}, "lr = 'x' is not valid"),
         ({"lr": float("nan")}, "lr = nan is not valid"),
@@ -26,12 +26,12 @@ from mtkd.recipes import load_settings
         ({"rate": 1}, "there is no key 'rate'"),
     ],
 )
-def test_a_wrong_value_in_a_call_is_one_error(values: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(mtkd.UserError, match=f"^TrainSettings: {complaint}"):
+def test_an_invalid_value_in_a_call_is_one_error(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(mtkd.UserError, match=f"^TrainSettings: {message}"):
         mtkd.TrainSettings(**values)
 
 
-def test_numbers_of_numpy_and_whole_numbers_for_others_are_accepted() -> None:
+def test_numpy_numbers_and_integers_for_floats_are_accepted() -> None:
     given: dict[str, Any] = {"epochs": np.int64(2), "lr": np.float32(0.5), "weight_decay": 0, "warmup": 100}
     settings = mtkd.TrainSettings(**given)
     assert (settings.epochs, settings.lr, settings.weight_decay, settings.warmup) == (2, 0.5, 0, 100)
@@ -41,14 +41,14 @@ def test_numbers_of_numpy_and_whole_numbers_for_others_are_accepted() -> None:
 @pytest.mark.parametrize(
     "values", [{"train.epochs": True}, {"train.seed": 1.0}, {"terms.logits.weight": True}]
 )
-def test_settings_of_recipes(values: dict[str, Any]) -> None:
+def test_invalid_recipe_settings_are_errors(values: dict[str, Any]) -> None:
     (key,) = values
     with pytest.raises(mtkd.UserError, match=f"{key} = .* is not valid"):
         load_settings("mkd-lstm", "distill", values)
 
 
 @pytest.mark.parametrize("values", [{"seeds": [True]}, {"seeds": [0.0]}, {"baselines": 1}])
-def test_values_of_grids(values: dict[str, Any]) -> None:
+def test_invalid_grid_values_are_errors(values: dict[str, Any]) -> None:
     (key,) = values
     with pytest.raises(mtkd.UserError, match=f"{key}.* = .* is not valid"):
         load_grid("mlkd-table-7", values, {}, ())

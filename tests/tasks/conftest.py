@@ -1,4 +1,4 @@
-"""Tokenisers that several test files read with: the default teacher's, and a small RoBERTa-like one."""
+"""Tokenisers for several test files: that of the default teacher, and a small RoBERTa-like one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def minilm() -> Tokeniser:
 
 @pytest.fixture(scope="session")
 def roberta() -> Tokeniser:
-    """A byte-level BPE of 300 pieces that frames texts as RoBERTa does: <s> a </s></s> b </s>."""
+    """A byte-level BPE of 300 tokens with the special tokens of RoBERTa: <s> a </s></s> b </s>."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 

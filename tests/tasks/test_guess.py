@@ -1,4 +1,4 @@
-"""What a task is guessed from: columns, labels and the task type."""
+"""Guessing a task from a table: columns, labels and the task type."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
         (["news, sports", "weather"], "classify", ("news, sports", "weather")),
     ],
 )
-def test_the_values_of_the_label_column_tell_the_task_type(
+def test_the_task_type_follows_from_the_values_of_the_label_column(
     labels: list[Any], kind: str, expected: tuple[Any, ...]
 ) -> None:
     guess = guess_task(table(text=TEXTS, label=labels), "rows")
     assert (guess.kind, guess.range if kind == "regress" else guess.labels) == (kind, expected)
 
 
-def test_part_of_a_usual_name_and_few_missing_values_tell_the_label() -> None:
+def test_the_label_column_is_recognised_by_part_of_its_name_and_few_missing_values() -> None:
     gaps = ["high", "", "low", ""]
     columns = {"body": TEXTS, "priority": gaps, "Agent's Category": ["a", "b", "c"]}
     guess = guess_task(table(**columns), "rows")
@@ -71,7 +71,7 @@ def test_part_of_a_usual_name_and_few_missing_values_tell_the_label() -> None:
     assert (guess.label, guess.other_labels) == ("label", ())
 
 
-def test_a_scale_is_a_score_where_its_name_says_so() -> None:
+def test_integers_are_scores_if_the_column_name_suggests_it() -> None:
     stars = [1, 2, 3, 4, 5]
     assert guess_task(table(text=TEXTS, stars=stars), "rows").range == (1.0, 5.0)
     assert guess_task(table(text=TEXTS, label=stars), "rows").labels == ("1", "2", "3", "4", "5")
@@ -90,18 +90,20 @@ def test_a_scale_is_a_score_where_its_name_says_so() -> None:
         ({"word": [t.replace(" ", "") for t in TEXTS], "label": [0, 1]}, ("word",), "label"),
     ],
 )
-def test_columns(columns: dict[str, Any], chosen: tuple[str, ...], label: str) -> None:
+def test_text_and_label_columns_are_guessed(
+    columns: dict[str, Any], chosen: tuple[str, ...], label: str
+) -> None:
     guess = guess_task(table(**columns), "rows")
     assert (guess.columns, guess.label) == (chosen, label)
 
 
-def test_settings_that_are_given_are_not_guessed() -> None:
+def test_given_settings_are_not_guessed() -> None:
     rows = table(a=TEXTS, text=TEXTS, label=[0, 1], other=["x", "y", "z"])
     guess = guess_task(rows, "rows", columns=["a"], label="other")
     assert (guess.columns, guess.label, guess.labels) == (("a",), "other", ("x", "y", "z"))
 
 
-def test_rows_without_a_label() -> None:
+def test_rows_without_a_label_are_recognised() -> None:
     missing = pa.chunked_array([["a", "", None, "-1"]])
     assert without_label(missing, "classify").to_pylist() == [False, True, True, True]
     assert without_label(pa.chunked_array([["-1", "", "0.5"]]), "regress").to_pylist() == [False, True, False]
@@ -190,7 +192,9 @@ MANY = pa.table(
         (table(text=TEXTS).append_column("label", NOT_UTF8), {}, ["holds string, which cannot be read"]),
     ],
 )
-def test_tables_that_are_no_task(rows: pa.Table, options: dict[str, Any], parts: list[str]) -> None:
+def test_tables_that_cannot_be_a_task_are_errors(
+    rows: pa.Table, options: dict[str, Any], parts: list[str]
+) -> None:
     with pytest.raises(UserError) as caught:
         guess_task(rows, "rows", **options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
@@ -203,7 +207,7 @@ def test_tables_that_are_no_task(rows: pa.Table, options: dict[str, Any], parts:
         {"good film": TEXTS, "3.5": [1.5, 2.0, 2.5]},
     ],
 )
-def test_a_first_line_that_is_a_row_is_refused(columns: dict[str, Any]) -> None:
+def test_a_missing_header_line_is_an_error(columns: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="looks like a row, not like column names"):
         guess_task(table(**columns), "rows")
     label = list(columns)[1]
@@ -220,11 +224,11 @@ def test_a_first_line_that_is_a_row_is_refused(columns: dict[str, Any]) -> None:
         ([{"text": ["a"], "answer_start": [0]}], "multilabel"),
     ],
 )
-def test_labels_that_the_given_kind_cannot_have(labels: list[Any], kind: str) -> None:
+def test_labels_incompatible_with_the_given_task_type_are_errors(labels: list[Any], kind: str) -> None:
     with pytest.raises(UserError, match=rf"'label' of rows holds .*, not the labels of kind {kind}"):
         guess_task(table(text=TEXTS, label=labels), "rows", label="label", kind=kind)
 
 
-def test_an_empty_name_is_no_column() -> None:
+def test_an_empty_column_name_is_an_error() -> None:
     with pytest.raises(UserError, match="unknown column of rows: ''"):
         guess_task(table(text=TEXTS, label=["a", "b"]), "rows", label="")

@@ -1,4 +1,4 @@
-"""The stochastic answer network, against the same equations in numpy."""
+"""The stochastic answer network, compared with the same equations in numpy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def head() -> SANHead:
     return made
 
 
-def test_probabilities_are_the_mean_of_the_steps(head: SANHead) -> None:
+def test_probabilities_are_the_mean_over_the_steps(head: SANHead) -> None:
     vectors = torch.randn(2, 8, WIDTH) * 2
     with torch.no_grad():
         logits = head.eval()(vectors, FIRST, SECOND)
@@ -65,7 +65,7 @@ def test_probabilities_are_the_mean_of_the_steps(head: SANHead) -> None:
         np.testing.assert_allclose(logits[row].softmax(0).numpy(), steps.mean(0), atol=1e-5)
 
 
-def test_training_averages_some_of_the_steps(head: SANHead) -> None:
+def test_training_averages_a_random_part_of_the_steps(head: SANHead) -> None:
     one = torch.randn(1, 8, WIDTH) * 2
     premise, hypothesis = (one[0][mask[0]].double().numpy() for mask in (FIRST, SECOND))
     steps = naive(head, premise, hypothesis)

@@ -33,7 +33,7 @@ def write_question(file: Path, context: str, answer: str) -> None:
     pq.write_table(pa.Table.from_pylist(rows), file)
 
 
-def test_each_language_is_a_split(tmp_path: Path) -> None:
+def test_each_language_has_its_own_splits(tmp_path: Path) -> None:
     write_pairs(tmp_path / "xnli/train.parquet", "one")
     write_pairs(tmp_path / "xnli/validation_de.parquet", "eins", "zwei")
     write_pairs(tmp_path / "xnli/en/validation-00000-of-00001.parquet", "two")  # as the hub has it
@@ -119,7 +119,7 @@ def test_answers_are_normalised_by_language(language: str | None, text: str, wor
     assert normalise_answer(text, language) == words
 
 
-def test_scores_by_language() -> None:
+def test_answers_are_scored_by_language() -> None:
     # zh: 2 of 3 and of 4 characters: 2 * 2 / (3 + 4).
     assert token_f1("红楼梦", ["红楼小说"], "zh") == pytest.approx(4 / 7)
     assert token_f1("红楼梦", ["红楼小说"]) == 0, "without its language, a Chinese answer is one word"

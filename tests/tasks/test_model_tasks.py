@@ -21,7 +21,7 @@ RTE = replace(
 )
 
 
-def test_probabilities_of_labels_that_become_one_are_added_up() -> None:
+def test_probabilities_of_merged_labels_are_added_up() -> None:
     logits = np.random.default_rng(0).normal(0, 8, (50, 3)).astype(np.float32)
     before = softmax(logits.astype(np.float64), axis=1)
     after = softmax(mapped_logits(RTE, MNLI, logits).astype(np.float64), axis=1)
@@ -34,7 +34,7 @@ def test_probabilities_of_labels_that_become_one_are_added_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "known", "said"),
+    ("task", "known", "message"),
     [
         (RTE, MNLI, None),
         (replace(RTE, map={**RTE.map, "netural": "entailment"}), MNLI, r"'netural' \(did you mean 'neutral'"),
@@ -49,10 +49,10 @@ def test_probabilities_of_labels_that_become_one_are_added_up() -> None:
         (replace(RTE, columns=("a",)), MNLI, "2 texts per row of 'mnli', but 'rte' has 1"),
     ],
 )
-def test_a_map_must_fit_the_head(task: Task, known: Task, said: str | None) -> None:
-    if said is None:
+def test_a_map_must_fit_the_head(task: Task, known: Task, message: str | None) -> None:
+    if message is None:
         require_heads({known.head: known}, [task], "the model")
         assert task_of_model(task, [known]) == task
     else:
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             require_heads({known.head: known}, [task], "the model")

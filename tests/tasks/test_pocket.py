@@ -1,4 +1,4 @@
-"""The pocket tasks: schemas, splits, and labels worked out again by rules written here."""
+"""The pocket tasks: schemas, splits, and labels recomputed by independent rules."""
 
 import hashlib
 import itertools
@@ -40,12 +40,16 @@ def rows(task: str, *splits: str) -> list[dict]:
     return [row for split in splits or POCKET_SPLITS[task] for row in generate(task, split).to_pylist()]
 
 
-COMMON = {rare: common for common, rare in RARE.items()}
-COMMON |= {plural(rare): plural(common) for rare, common in COMMON.items() if rare[0].islower()}
+COMMON = {rare: replace_rare_words for replace_rare_words, rare in RARE.items()}
+COMMON |= {
+    plural(rare): plural(replace_rare_words)
+    for rare, replace_rare_words in COMMON.items()
+    if rare[0].islower()
+}
 
 
-def common(text: str) -> str:
-    """The text with a common word for each rare one."""
+def replace_rare_words(text: str) -> str:
+    """Return the text with each rare word replaced by a common one."""
 
     def replaced(match: re.Match[str]) -> str:
         word = match[0]
@@ -56,10 +60,10 @@ def common(text: str) -> str:
     return re.sub(r"\b([Aa])n? (?=(\w))", lambda m: m[1] + ("n " if m[2] in "aeiouAEIOU" else " "), text)
 
 
-def meant(task: str, *splits: str) -> list[dict]:
-    """Rows with common words only."""
+def without_rare_words(task: str, *splits: str) -> list[dict]:
+    """Return the rows with rare words replaced by common ones."""
     return [
-        {name: common(value) if isinstance(value, str) else value for name, value in row.items()}
+        {name: replace_rare_words(value) if isinstance(value, str) else value for name, value in row.items()}
         for row in rows(task, *splits)
     ]
 
@@ -73,7 +77,7 @@ def digest(table: pa.Table) -> str:
 
 
 @pytest.mark.parametrize(("task", "split"), EVERY)
-def test_columns_and_types_are_the_hubs(task: str, split: str) -> None:
+def test_columns_and_types_match_the_hub(task: str, split: str) -> None:
     fields = [(name, pa.string()) for name in TEXTS[task]]
     if task.startswith("squad"):
         answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
@@ -83,7 +87,7 @@ def test_columns_and_types_are_the_hubs(task: str, split: str) -> None:
     assert generate(task, split).schema == pa.schema(fields)
 
 
-def test_splits_have_the_hubs_names_and_a_few_hundred_rows() -> None:
+def test_splits_have_the_names_of_the_hub_and_a_few_hundred_rows() -> None:
     usual = ("train", "validation", "test")
     expected = {name: usual for name in TEXTS}
     expected["squad"] = expected["squad_v2"] = ("train", "validation")
@@ -109,7 +113,7 @@ def test_rows_are_unique_within_and_across_splits(task: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_no_squad_article_and_no_ax_row_is_seen_in_training() -> None:
+def test_squad_articles_and_ax_rows_do_not_occur_in_training_rows() -> None:
     titles = [{row["title"] for row in rows("squad", split)} for split in POCKET_SPLITS["squad"]]
     assert not titles[0] & titles[1]
     mnli = {(row["premise"], row["hypothesis"]) for row in rows("mnli")}
@@ -165,7 +169,7 @@ def test_unlabelled_rows_are_new_and_have_no_labels() -> None:
             generate(task, "unlabelled")
 
 
-def test_rare_words_are_not_in_training_rows_but_in_all_others() -> None:
+def test_rare_words_occur_only_outside_the_training_rows() -> None:
     rare = {form for word in RARE.values() for form in (word.lower(), plural(word).lower())}
     assert len(set(RARE.values())) == len(RARE) and not rare & {word.lower() for word in RARE}
     for task in CLASSES:
@@ -177,25 +181,25 @@ def test_rare_words_are_not_in_training_rows_but_in_all_others() -> None:
             assert low <= sum(found) / len(found) <= high, (task, split)
 
 
-# The labels again, by rules written here.
+# The labels, recomputed by independent rules.
 
 
-def test_sst2_the_last_clause_decides_and_negation_turns_it() -> None:
+def test_sst2_labels_follow_the_last_clause_and_its_negation() -> None:
     praise = words(
         "brilliant charming delightful funny moving wonderful superb clever fresh touching elegant exciting "
         "graceful gripping inspired lovely memorable powerful splendid warm witty thrilling beautiful "
         "convincing enjoyable excellent fascinating honest imaginative rewarding"
     )
-    for row in meant("sst2", "train", "validation"):
+    for row in without_rare_words("sst2", "train", "validation"):
         last = row["sentence"].removesuffix(" .").split(" , ")[-1]
         praised = bool(praise & set(last.split()))
         turned = re.search(r"\b(not|hardly|never|far from)\b", last) is not None
         assert (praised != turned) == (row["label"] == 1), row
 
 
-def test_cola_subject_and_verb_agree_in_the_good_sentences_alone() -> None:
+def test_cola_subject_and_verb_agree_only_in_acceptable_sentences() -> None:
     seen = Counter()
-    for row in meant("cola", "train", "validation"):
+    for row in without_rare_words("cola", "train", "validation"):
         match = re.match(
             r"The (\w+) (?:(?:near|behind|beside|next to) the \w+ )?(is|are) \w+ing ", row["sentence"]
         )
@@ -206,7 +210,7 @@ def test_cola_subject_and_verb_agree_in_the_good_sentences_alone() -> None:
     assert min(seen.values()) > 20
 
 
-def test_stsb_score_is_five_less_the_cost_of_what_differs() -> None:
+def test_stsb_scores_are_five_minus_the_cost_of_the_differences() -> None:
     same = [
         {"man", "gentleman"},
         {"woman", "lady"},
@@ -222,7 +226,7 @@ def test_stsb_score_is_five_less_the_cost_of_what_differs() -> None:
         {"angry", "furious"},
     ]
     pattern = re.compile(r"An? (\w+) (\w+) is (\w+) an? (\w+) in the (\w+)\.")
-    for row in meant("stsb", "train", "validation"):
+    for row in without_rare_words("stsb", "train", "validation"):
         score = 5.0
         parts = (pattern.fullmatch(row[f"sentence{n}"]).groups() for n in (1, 2))
         for cost, one, two in zip((0.5, 1.5, 1.5, 1.0, 0.5), *parts, strict=True):
@@ -231,8 +235,8 @@ def test_stsb_score_is_five_less_the_cost_of_what_differs() -> None:
         assert row["label"] == score, row
 
 
-def test_mnli_quantifiers_hold_in_every_small_world() -> None:
-    """Model checking: a world says of three members of a kind and of three others if they are so."""
+def test_mnli_labels_hold_in_every_small_world() -> None:
+    """Model checking: a world assigns a truth value to three members of a kind and to three others."""
     worlds = list(itertools.product((False, True), repeat=6))
     truth = {
         "All": all,
@@ -246,7 +250,7 @@ def test_mnli_quantifiers_hold_in_every_small_world() -> None:
     )
     pattern = re.compile(r"(All|Some|No|Most) (\w+) in the \w+ are \w+\.")
     seen = Counter()
-    for row in meant("mnli", "train", "validation_matched", "validation_mismatched"):
+    for row in without_rare_words("mnli", "train", "validation_matched", "validation_mismatched"):
         premise, hypothesis = pattern.fullmatch(row["premise"]), pattern.fullmatch(row["hypothesis"])
         if premise and hypothesis:
             holds = [
@@ -262,13 +266,13 @@ def test_mnli_quantifiers_hold_in_every_small_world() -> None:
     assert min(seen[label] for label in range(3)) > 20
 
 
-def test_wnli_pronoun_has_the_gender_of_its_name() -> None:
+def test_wnli_pronouns_agree_with_their_names() -> None:
     women = words(
         "Anna Maria Laura Emily Sarah Julia Helen Grace Alice Nora Clara Lucy Emma Diana Ruth Susan Linda "
         "Karen Martha Irene Olivia Sophie Rachel Amelia Hannah Teresa Monica Bridget Joanna Carmen"
     )
     seen = 0
-    for row in meant("wnli", "train", "validation"):
+    for row in without_rare_words("wnli", "train", "validation"):
         match = re.search(r"because (he|she) was", row["sentence1"])
         if match:
             right = (row["sentence2"].split()[0] in women) == (match[1] == "she")
@@ -277,10 +281,10 @@ def test_wnli_pronoun_has_the_gender_of_its_name() -> None:
     assert seen > 50
 
 
-def test_wnli_too_large_is_what_goes_in_and_too_small_is_what_holds_it() -> None:
+def test_wnli_too_large_refers_to_the_content_and_too_small_to_the_container() -> None:
     pattern = re.compile(r"The (\w+) did not fit into the (\w+) because it was too (\w+)\.")
     seen = Counter()
-    for row in meant("wnli", "train", "validation"):
+    for row in without_rare_words("wnli", "train", "validation"):
         match = pattern.fullmatch(row["sentence1"])
         if match:
             referent = match[1] if match[3] in {"large", "big", "wide"} else match[2]
@@ -289,8 +293,8 @@ def test_wnli_too_large_is_what_goes_in_and_too_small_is_what_holds_it() -> None
     assert min(seen.values()) > 20
 
 
-def test_qnli_positive_sentences_are_of_the_place_that_is_asked_about() -> None:
-    for row in meant("qnli", "train", "validation"):
+def test_qnli_positive_sentences_name_the_place_in_the_question() -> None:
+    for row in without_rare_words("qnli", "train", "validation"):
         name = re.search(r"the (\w+ [A-Z]\w+)", row["question"])[1]
         if row["label"] == 0:
             assert name in row["sentence"], row
@@ -320,7 +324,7 @@ def test_a_quarter_of_squad_v2_has_no_answer() -> None:
 
 
 @pytest.mark.parametrize("task", ["cola", "sst2", "rte", "mnli", "wnli", "qnli", "mrpc", "qqp"])
-def test_counting_words_does_not_solve_a_task(task: str) -> None:
+def test_bag_of_words_models_do_not_solve_a_task(task: str) -> None:
     train, validation = (
         rows(task, "train"),
         rows(task, POCKET_SPLITS[task][1] if task == "mnli" else "validation"),

@@ -1,4 +1,4 @@
-"""Tasks of one's own: what a TOML file may say, and what is said when it says something else."""
+"""Custom tasks in TOML files: valid keys, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def load(tmp_path: Path, text: str):
     return load_task(path)
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_defaults_of_a_task_file(tmp_path: Path) -> None:
     task = load(tmp_path, GOOD)
     assert (task.name, task.kind, task.columns, task.labels) == ("own", "classify", ("a", "b"), ("no", "yes"))
     assert (task.head, task.metrics, task.splits) == ("own", ("accuracy",), ("train", "validation", "test"))
 
 
-def test_regress(tmp_path: Path) -> None:
+def test_a_regression_task_file(tmp_path: Path) -> None:
     task = load(
         tmp_path,
         'name = "s"\nkind = "regress"\ncolumns = ["a"]\nrange = [-1, 1]\nlabel = "score"\ncopies = 3\n',
@@ -49,7 +49,7 @@ def test_regress(tmp_path: Path) -> None:
     )
 
 
-def test_files_name_the_splits_and_lie_beside_the_toml_or_in_the_data(tmp_path: Path) -> None:
+def test_files_are_relative_to_the_task_file_or_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "here.csv").write_text("a,b,label\nx,y,yes\n")
     (tmp_path / "data" / "there.csv").write_text("a,b,label\nz,y,no\n")
@@ -65,7 +65,7 @@ def test_files_name_the_splits_and_lie_beside_the_toml_or_in_the_data(tmp_path: 
         load_rows(open_data("pocket"), task, "validation_hard")
 
 
-def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
+def test_a_misspelt_file_name_gets_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("a,b,label\nx,y,yes\n")
     task = load(tmp_path, GOOD + '[files]\ntrain = "trian.csv"\nvalidation = "train.csv"\n')
     wrong = r"the file 'trian\.csv' of own/train does not exist \(did you mean 'train\.csv'\?\)"
@@ -82,7 +82,7 @@ def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
         load_rows(open_data(None), gone, "train")
 
 
-def test_without_data_only_the_files_of_tasks_are_read(tmp_path: Path) -> None:
+def test_without_data_only_files_of_task_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("a,b,label\nx,y,yes\n")
     source = open_data(None)
     assert len(load_rows(source, load(tmp_path, GOOD + '[files]\ntrain = "train.csv"\n'), "train")) == 1
@@ -104,7 +104,7 @@ def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
 MAP = 'head = "mnli"\nmap = { entailment = "yes", neutral = "no", contradiction = "no" }\n'
 
 
-def test_the_head_of_another_task(tmp_path: Path) -> None:
+def test_a_task_can_use_the_head_of_another_task(tmp_path: Path) -> None:
     task = load(tmp_path, GOOD + MAP)
     assert (task.head, task.labels, task.map["neutral"]) == ("mnli", ("no", "yes"), "no")
     assert Task.from_json(json.loads(json.dumps(task.to_json()))) == task
@@ -113,7 +113,7 @@ def test_the_head_of_another_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             GOOD + MAP.replace('neutral = "no"', 'neutral = "mo"'),
@@ -153,12 +153,12 @@ def test_the_head_of_another_task(tmp_path: Path) -> None:
         ('name = "r"\nkind = "regress"\ncolumns = ["a"]\nrange = [1, 1]\n', r"range = \[1, 1\] is not valid"),
     ],
 )
-def test_invalid_task_files_are_user_errors(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_task_files_are_user_errors(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load(tmp_path, text)
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_a_missing_task_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         load_task(tmp_path / "none.toml")
 
@@ -171,7 +171,7 @@ def test_metrics_are_checked_where_tasks_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared data in {SHARED}")
-def test_examples_read_the_shared_data() -> None:
+def test_example_task_files_can_be_read() -> None:
     source = open_data(str(SHARED))
     sizes = {"quora": (10000, 10000), "snli": (9842, 9824), "qnli_squad": (105270, 5463)}
     for task in resolve(",".join(str(ROOT / "examples" / "tasks" / f"{name}.toml") for name in sizes)):
@@ -180,7 +180,7 @@ def test_examples_read_the_shared_data() -> None:
         assert all(set(part.labels.tolist()) == set(range(len(task.labels))) for part in rows)
 
 
-def test_spans_may_have_no_answer(tmp_path: Path) -> None:
+def test_span_tasks_may_be_unanswerable(tmp_path: Path) -> None:
     text = 'name = "ask"\nkind = "span"\ncolumns = ["question", "context"]\nlabel = "answers"\n'
     task = load(tmp_path, text + "unanswerable = true\n")
     assert (task.unanswerable, task.metrics) == (True, ("exact_match", "f1"))

@@ -31,13 +31,13 @@ def names(spec: str) -> list[str]:
     return [task.name for task in resolve(spec)]
 
 
-def own_task(folder: Path, metrics: tuple[str, ...] = ("accuracy",)) -> Path:
+def custom_task(folder: Path, metrics: tuple[str, ...] = ("accuracy",)) -> Path:
     path = folder / f"{'-'.join(metrics)}.toml"
     path.write_text(OWN_TASK.format(metrics=json.dumps(metrics)), encoding="utf-8")
     return path
 
 
-def test_names_groups_order_and_duplicates():
+def test_task_names_and_groups_are_resolved_in_order_without_duplicates():
     assert names("rte") == ["rte"]
     assert names("glue") == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
     assert names("mkd") == ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
@@ -61,7 +61,7 @@ def test_built_in_records_agree_with_each_other():
     assert len(set(submitted)) == len(submitted) == 11
 
 
-def test_qnli_as_ranking_has_a_group_for_each_question():
+def test_qnli_rank_has_one_group_per_question():
     rows, pairs = (load_rows(open_data("pocket"), TASKS[name], "train") for name in ("qnli_rank", "qnli"))
     assert TASKS["qnli_rank"].kind == "rank" and rows.texts == pairs.texts
     assert rows.labels.tolist() == pairs.labels.tolist()
@@ -70,8 +70,8 @@ def test_qnli_as_ranking_has_a_group_for_each_question():
     assert len(set(zip(rows.groups.tolist(), questions, strict=True))) == len(set(questions))
 
 
-def test_own_task_mixes_with_names(tmp_path):
-    path = own_task(tmp_path)
+def test_task_files_and_names_can_be_mixed(tmp_path):
+    path = custom_task(tmp_path)
     assert names(f"rte,{path},{path}") == ["rte", "mine"]
 
 
@@ -88,13 +88,13 @@ def test_own_task_mixes_with_names(tmp_path):
         ("x" * 300, ["unknown task 'xxx"]),
     ],
 )
-def test_bad_specs_are_one_user_error(spec, words):
+def test_invalid_task_lists_are_one_error(spec, words):
     with pytest.raises(UserError) as caught:
         resolve(spec)
     assert all(word in str(caught.value) for word in words)
 
 
-def test_a_task_of_ones_own_in_memory_is_described() -> None:
+def test_a_custom_task_in_memory_is_described() -> None:
     rows = [{"text": "a", "label": 0}]
     for data in ({"tickets": {"train": rows}}, open_data({"tickets": {"train": rows}})):
         with pytest.raises(UserError) as error:
@@ -104,8 +104,8 @@ def test_a_task_of_ones_own_in_memory_is_described() -> None:
         assert error.value.hint == hint
 
 
-def test_two_tasks_of_one_name_are_refused(tmp_path):
-    one, other = own_task(tmp_path), own_task(tmp_path, metrics=("matthews",))
+def test_two_tasks_with_the_same_name_are_rejected(tmp_path):
+    one, other = custom_task(tmp_path), custom_task(tmp_path, metrics=("matthews",))
     with pytest.raises(UserError, match="two different tasks are called 'mine'"):
         resolve(f"{one},{other}")
     changed = tmp_path / "changed.toml"
@@ -115,9 +115,9 @@ def test_two_tasks_of_one_name_are_refused(tmp_path):
     assert resolve(str(changed))[0].copies == 3
 
 
-def test_own_task_with_a_metric_of_another_kind_is_refused(tmp_path):
+def test_a_custom_task_with_a_metric_of_another_task_type_is_rejected(tmp_path):
     with pytest.raises(UserError, match=r"'pearson' does not suit task 'mine'[^$]*expected: accuracy"):
-        resolve(str(own_task(tmp_path, metrics=("pearson",))))
+        resolve(str(custom_task(tmp_path, metrics=("pearson",))))
 
 
 @pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="the shared GLUE data is not here")
@@ -139,7 +139,7 @@ def test_a_task_cannot_have_the_name_of_a_group():
         resolve(Task("nli", "classify", ("text",), labels=("no", "yes")))
 
 
-def test_files_of_the_task_that_was_meant(tmp_path: Path) -> None:
+def test_a_misspelt_task_file_gets_a_suggestion(tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir()
     for name in ("tickets", "pipeline"):

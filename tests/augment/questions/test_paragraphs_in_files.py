@@ -1,4 +1,4 @@
-"""Questions about paragraphs that the planning process does not read: the same output, from fewer reads."""
+"""Questions about paragraphs that workers read from files themselves: identical output with fewer reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = Words(8, 40)
 
 
 def paragraph(number: int) -> dict[str, Any]:
-    """Short, long, blank and German paragraphs."""
+    """Return short, long, blank and German paragraphs."""
     text = " ".join(SENTENCE.format(year=1500 + number + extra) for extra in range(1 + number % 4))
     text = {5: " ", 6: "Die Stadt war bis zum Ende der Zeit sehr schön, aber leer."}.get(number % 8, text)
     return {"text": None if number == 13 else text, "title": None if number % 3 else f"title {number}"}
@@ -47,8 +47,8 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks and chunks of few rows, and no files that are too small to be planned."""
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use blocks and chunks of a few rows, and let workers read even small files."""
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
     for module in (paragraphs_in_files, prepare_generation):
         monkeypatch.setattr(module, "CHUNK", 4)
@@ -56,8 +56,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
-    """The row groups that are read: file, numbers."""
+def opened_row_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
+    """The row groups that are read: (file, numbers)."""
     groups: list[tuple[str, tuple[int, ...]]] = []
     iterate = pq.ParquetFile.iter_batches
     names = dict[str, str]()
@@ -92,7 +92,7 @@ def generate(text: Path, out: Path, workers: int, **options: Any) -> dict[str, b
 @pytest.mark.parametrize(
     "selection", [ParagraphSelection(), ParagraphSelection(WORDS), ParagraphSelection(WORDS, EnglishOnly())]
 )
-def test_any_range_has_the_paragraphs_of_a_list(
+def test_any_range_equals_a_slice_of_all_paragraphs(
     text: Path, tmp_path: Path, selection: ParagraphSelection
 ) -> None:
     chosen, counts = select_paragraphs(open_paragraphs(str(text), "text", "title"), selection.words)
@@ -116,17 +116,17 @@ def test_any_range_has_the_paragraphs_of_a_list(
     assert paragraphs_in_files.with_digest(planned, pool).digest == digest_blocks(everything)
 
 
-def test_a_part_opens_only_its_row_groups(
-    text: Path, tmp_path: Path, opened: list[tuple[str, tuple[int, ...]]]
+def test_a_range_opens_only_its_row_groups(
+    text: Path, tmp_path: Path, opened_row_groups: list[tuple[str, tuple[int, ...]]]
 ) -> None:
     planned = plan(text, tmp_path, ParagraphSelection())
-    assert {name for name, _ in opened} == {"0.parquet", "1.parquet", "3.parquet"}
+    assert {name for name, _ in opened_row_groups} == {"0.parquet", "1.parquet", "3.parquet"}
     uids = planned.read().uids.to_pylist()
     for uid, groups in (("0/9", (1,)), ("0/24", (3,)), ("3/31", (0, 1)), ("3/40", (1,)), ("1/0", (0,))):
-        opened.clear()
+        opened_row_groups.clear()
         number = uids.index(uid)
         assert planned.slice(number, number + 1).read().uids.to_pylist() == [uid]
-        assert opened == [(f"{uid[0]}.parquet", groups)]  # those of a chunk of 4 rows
+        assert opened_row_groups == [(f"{uid[0]}.parquet", groups)]  # those of a chunk of 4 rows
 
 
 @pytest.mark.parametrize("options", [{}, {"words": None}, {"per_paragraph": 3, "shard_rows": 7}])
@@ -143,11 +143,11 @@ def test_workers_that_read_their_paragraphs_write_identical_output(
     assert len(list(tmp_path.glob("two/data/*"))) > 4
 
 
-def test_other_processes_write_identical_output(text: Path, tmp_path: Path) -> None:
+def test_worker_processes_write_identical_output(text: Path, tmp_path: Path) -> None:
     assert generate(text, tmp_path / "two", 2) == generate(text, tmp_path / "one", 1)
 
 
-def test_other_text_is_read_by_the_planning_process(
+def test_text_in_other_formats_is_read_by_the_planning_process(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process_workers: Workers
 ) -> None:
     assert generate(text, tmp_path / "a", 2, limit=20) == generate(text, tmp_path / "b", 1, limit=20)
@@ -158,7 +158,7 @@ def test_other_text_is_read_by_the_planning_process(
     assert plan_files(TextFiles.open(text), text, "title") is None
 
 
-def test_a_file_that_changes_is_noticed(text: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(text: Path, tmp_path: Path) -> None:
     planned = plan(text, tmp_path, ParagraphSelection())
     os.utime(text / "3.parquet", ns=(0, 0))
     planned.slice(0, 10).read()

@@ -50,7 +50,7 @@ from tasks.data.sources import open_data
 from tasks.glue import TASKS
 
 CPU = torch.device("cpu")
-STOPS = [1, *range(50, 56)]  # several end tokens, so that random models do stop
+STOPS = [1, *range(50, 56)]  # several end tokens, so that random models stop
 SQUAD = TASKS["squad"]
 JOB = TrainJob(
     "scratch",
@@ -88,7 +88,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
+def train_small_generator(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
     return train_generator(
         job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
     )
@@ -97,7 +97,7 @@ def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("models") / "whole"
-    fit(out, data)
+    train_small_generator(out, data)
     return out
 
 
@@ -132,7 +132,7 @@ def random_prompts(count: int = 14) -> list[Prompt]:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["t5", "mt5"])
-def test_a_step_returns_the_logits_of_transformers(kind):
+def test_one_decoding_step_matches_the_logits_of_transformers(kind):
     sizes = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
     model = random_t5() if kind == "t5" else MT5ForConditionalGeneration(MT5Config(**sizes))
     decoder, prompts = Decoder(model.eval()), [[5, 6, 7, 8, 9], [11, 12]]
@@ -145,7 +145,7 @@ def test_a_step_returns_the_logits_of_transformers(kind):
         torch.testing.assert_close(of_mtkd[row], of_transformers[0], rtol=1e-4, atol=1e-4)
 
 
-def test_batched_greedy_matches_generate_in_transformers():
+def test_batched_greedy_decoding_matches_transformers():
     model, prompts = random_t5(), random_prompts()
     of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
     for prompt, (question,) in zip(prompts, of_mtkd, strict=True):
@@ -185,7 +185,7 @@ def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_beams_match_transformers():
+def test_beam_search_matches_transformers():
     model, prompts = random_t5(1), random_prompts(12)
     of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
     same = 0
@@ -197,7 +197,7 @@ def test_beams_match_transformers():
     assert same >= 10  # here the length of a finished question includes its end token, and ties differ
 
 
-def test_samples_follow_the_models_distribution():
+def test_samples_follow_the_distribution_of_the_model():
     model = random_t5()
     model.lm_head.weight.data.mul_(0.2)
     ids, decoder = (7, 8, 9), Decoder(model)
@@ -218,7 +218,7 @@ def test_samples_follow_the_models_distribution():
 # Training
 
 
-def test_trained_model_loads_in_transformers_with_its_record(trained):
+def test_a_trained_model_loads_in_transformers(trained):
     tokenizer = AutoTokenizer.from_pretrained(trained)
     assert tokenizer.is_fast and tokenizer.unk_token_id not in tokenizer("Anna was born in Rome?").input_ids
     assert tokenizer("Anna").input_ids[-1] == tokenizer.eos_token_id == 1
@@ -245,11 +245,11 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "batch_loss", stop)
-        fit(tmp_path / "m", data, save_every=5)
+        train_small_generator(tmp_path / "m", data, save_every=5)
     assert not (tmp_path / "m/config.json").exists()
     with pytest.raises(UserError, match="not a model"):
         load_generator(str(tmp_path / "m"))
-    fit(tmp_path / "m", data, save_every=5)
+    train_small_generator(tmp_path / "m", data, save_every=5)
     saved, original = (load_file(directory / "model.safetensors") for directory in (tmp_path / "m", trained))
     assert all(torch.equal(saved[name], original[name]) for name in original)
 
@@ -302,41 +302,41 @@ def test_a_loss_that_is_not_finite_stops_training(data, tmp_path, monkeypatch):
     real = module.batch_loss
     monkeypatch.setattr(module, "batch_loss", lambda *options: real(*options) * float("nan"))
     with pytest.raises(UserError, match=r"not finite at step 1 \(task 'squad'\)"):
-        fit(tmp_path / "m", data)
+        train_small_generator(tmp_path / "m", data)
 
 
-def test_finished_training_is_not_repeated_and_another_run_rejected(trained, data, tmp_path):
+def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_path):
     before = contents(trained)
-    fit(trained, data)
+    train_small_generator(trained, data)
     assert contents(trained) == before
     with pytest.raises(UserError, match="another question generator"):
-        fit(trained, data, dataclasses.replace(JOB, seed=1))
+        train_small_generator(trained, data, dataclasses.replace(JOB, seed=1))
     (tmp_path / "questions.json").write_text("[]")  # a foreign file
     for overwrite in (False, True):
         with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
-            fit(tmp_path, data, overwrite=overwrite)
+            train_small_generator(tmp_path, data, overwrite=overwrite)
     other = shutil.copytree(trained, tmp_path / "other")
     (other / "notes").mkdir()
     (other / "notes/thesis.tex").write_text("")
     with pytest.raises(UserError, match="do not belong to a question generator: notes"):
-        fit(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
+        train_small_generator(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
     assert (other / "notes/thesis.tex").is_file()
 
 
-def test_another_base_model_of_the_same_name_is_another_run(trained, data, tmp_path):
+def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_path):
     base = shutil.copytree(trained, tmp_path / "base")
     job = dataclasses.replace(JOB, model=str(base), steps=1)
-    fit(tmp_path / "out", data, job)
-    report = fit(tmp_path / "out", data, job)
+    train_small_generator(tmp_path / "out", data, job)
+    report = train_small_generator(tmp_path / "out", data, job)
     moved = shutil.copytree(base, tmp_path / "moved")
-    assert fit(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
+    assert train_small_generator(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
     weights = load_file(base / "model.safetensors")
     (base / "digests.json").unlink()
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(UserError, match="another question generator"):
-        fit(tmp_path / "out", data, job)
+        train_small_generator(tmp_path / "out", data, job)
 
 
 def test_prompts_by_format(data):
@@ -351,20 +351,20 @@ def test_prompts_by_format(data):
     assert " was born in " in narrow.prompt and "river" not in narrow.prompt and "river" in narrow.context
 
 
-def test_fine_tuning_a_trained_one_with_answers_and_bf16(trained, data, tmp_path):
+def test_a_trained_generator_can_be_fine_tuned_with_answers_in_bf16(trained, data, tmp_path):
     reading = Reading("answer", 64, 12)
     job = dataclasses.replace(JOB, model=str(trained), steps=2, precision="bf16", reading=reading)
     with pytest.raises(UserError, match="no tokens for 'answer:"):
-        fit(tmp_path / "none", data, job)
+        train_small_generator(tmp_path / "none", data, job)
     assert not (tmp_path / "none").exists()
     fresh = dataclasses.replace(job, model="scratch")
-    fit(tmp_path / "marked", data, fresh)
-    fit(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
+    train_small_generator(tmp_path / "marked", data, fresh)
+    train_small_generator(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
     written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
     assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
 
 
-def test_scores_on_examples():
+def test_question_scores_on_examples():
     assert rouge_l([["where was she born"]], ["where was he born"]) == pytest.approx(75)
     assert rouge_l([["a b c d", "x"]], ["X"]) == pytest.approx(100)
     assert bleu([["the cat is on the mat today"]], ["the cat is on the mat today"]) == pytest.approx(100)
@@ -374,7 +374,7 @@ def test_scores_on_examples():
 # Generating
 
 
-def test_a_corpus_of_questions(trained, data, tmp_path):
+def test_generated_questions_become_a_corpus(trained, data, tmp_path):
     written = generate(tmp_path / "c", trained, data, sample=True, per_paragraph=3)
     manifest = read_corpus(tmp_path / "c")
     entry = manifest.tasks[0]
@@ -441,7 +441,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
+def test_worker_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(trained.parent)
     options = dict(model=trained.name, shard_rows=7, beams=2, per_paragraph=2, command="test", device="cpu")
@@ -455,14 +455,14 @@ def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch
         partial(load.func, load.args[0], "0" * 64, load.args[2])()
 
 
-def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_path):
+def test_beam_search_returns_several_questions_and_greedy_decoding_cannot(trained, data, tmp_path):
     assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
     with pytest.raises(UserError, match="greedy decoding cannot generate"):
         generate(tmp_path / "g", trained, data, per_paragraph=2)
     assert not (tmp_path / "g").exists()
 
 
-def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
+def test_a_long_paragraph_is_truncated_for_the_model_but_stored_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
     config = GenerationConfig(str(tmp_path / "t.txt"), str(trained), sample=True)
@@ -519,7 +519,7 @@ def test_answer_formats_use_one_candidate_per_question():
 # Text
 
 
-def test_candidates_by_rule():
+def test_rules_find_candidate_answers():
     text = "The river rose. On 4 May 1901 Anna Berg of Oslo paid $1,200 to the Bank of Norway."
     found = ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
     assert by_rule(text) == [(answer, text.index(answer)) for answer in found]
@@ -568,7 +568,7 @@ def test_sentences_end_where_they_should():
         assert sentences_around(text, text.find(part), text.find(part) + len(part)) == found
 
 
-def test_pieces_are_in_the_range():
+def test_long_paragraphs_are_split_into_pieces_within_the_range():
     draw = random.Random(0)
     for _ in range(200):
         sizes = [draw.randint(5, 40) for _ in range(draw.randint(1, 60))]
@@ -582,7 +582,7 @@ def test_pieces_are_in_the_range():
             assert sum(total >= 200 for total in totals) == len(totals)
 
 
-def test_the_word_range_selects_and_cuts_paragraphs(tmp_path):
+def test_the_word_range_selects_and_splits_paragraphs(tmp_path):
     ten = "One two three four five six seven eight nine ten."
     lines = [ten, " ".join([ten] * 5), "short one", ""]
     (tmp_path / "t.jsonl").write_text(
@@ -714,7 +714,7 @@ def test_formats_of_published_generators():
     assert {name: published_format(name) for name in names} == names
 
 
-def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
+def test_the_format_of_a_published_generator_is_recognised(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("lmqg/t5-tiny-qg", "someone/t5-tiny"):
         copy = Path(shutil.copytree(trained, name))
@@ -741,7 +741,7 @@ def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
     ("key", "value"),
     [("model_max_length", "x"), ("model_max_length", {}), ("unk_token", ""), ("extra_ids", 10**30)],
 )
-def test_an_invalid_tokeniser_configuration_is_refused(trained, tmp_path, key, value):
+def test_an_invalid_tokeniser_configuration_is_rejected(trained, tmp_path, key, value):
     shutil.copytree(trained, tmp_path / "m", ignore=shutil.ignore_patterns("digests.json"))
     file = tmp_path / "m/tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
@@ -749,7 +749,7 @@ def test_an_invalid_tokeniser_configuration_is_refused(trained, tmp_path, key, v
         load_generator(str(tmp_path / "m"))
 
 
-def test_a_t5_v1_1_fills_in_a_blank(trained, data, tmp_path, monkeypatch, mtkd):
+def test_t5_v1_1_generates_by_filling_in_a_blank(trained, data, tmp_path, monkeypatch, mtkd):
     tokenizer = AutoTokenizer.from_pretrained(trained)
     blanks = ["<extra_id_0>", "<extra_id_1>"]
     tokenizer.add_tokens(blanks, special_tokens=True)
@@ -800,7 +800,7 @@ def test_a_question_ends_at_the_end_token_of_its_format():
     assert generated == [("Why?", None)]
 
 
-def test_another_kind_of_model_is_named(data, tmp_path):
+def test_a_model_of_the_wrong_type_is_an_error(data, tmp_path):
     from transformers import BertConfig
 
     BertConfig().save_pretrained(tmp_path / "bert")
@@ -851,7 +851,7 @@ def test_an_automatic_batch_uses_half_of_the_free_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_automatic_precision_and_batch(trained, data, tmp_path, monkeypatch, fast):
+def test_automatic_precision_and_batch_size(trained, data, tmp_path, monkeypatch, fast):
     monkeypatch.setattr(batch_size, "supports_bf16", lambda device: fast)
     precision = "bf16" if fast else "fp32"
     automatic = generate(tmp_path / "auto", trained, data, precision="auto", batch="auto").manifest
@@ -863,13 +863,13 @@ def test_automatic_precision_and_batch(trained, data, tmp_path, monkeypatch, fas
             GenerationConfig("t.txt", batch=batch)
 
 
-def test_a_batch_is_a_number_or_auto(mtkd):
+def test_the_batch_size_is_a_number_or_auto(mtkd):
     for value in ("aut", "0"):
         result = mtkd(*f"augment questions generate --text t --out o --batch {value}".split())
         assert result.code == 2 and "or auto" in result.err and "Traceback" not in result.err
 
 
-def test_an_installed_pipeline_is_named_and_not_used(tmp_path, monkeypatch, mtkd):
+def test_an_installed_spacy_pipeline_is_suggested_but_not_used(tmp_path, monkeypatch, mtkd):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("Marie Curie discovered radium in Paris in 1898.\n")
     command = "augment questions generate --text text.txt --out"
@@ -884,7 +884,7 @@ def test_an_installed_pipeline_is_named_and_not_used(tmp_path, monkeypatch, mtkd
     assert contents(tmp_path / "with/data") == contents(tmp_path / "without/data")
 
 
-def test_a_misspelt_rules_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
+def test_a_misspelling_of_rules_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Marie Curie discovered radium in Paris in 1898.\n")
     config = GenerationConfig(str(tmp_path / "text.txt"), "rulez")
     with pytest.raises(UserError, match=r"unknown model 'rulez' \(did you mean 'rules'\?\)"):

@@ -1,4 +1,4 @@
-"""Wrong inputs of every command: what each case damages, and how the command is run."""
+"""Wrong inputs for every command: what each case damages, and how the command is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wrong_inputs.toml_files import task_cases, toml_cases
 
 
 def cases() -> Iterator[Case]:
-    """All cases but those of the values in JSON files, which are made from the files of the tiny inputs."""
+    """Yield all cases except those of values in JSON files, which depend on the files of the tiny inputs."""
     yield from option_cases()
     yield from setting_cases()
     yield from task_cases()

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Commands in their smallest form."""
+"""Commands with as few options as possible."""
 
 from __future__ import annotations
 

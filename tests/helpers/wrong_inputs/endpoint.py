@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Endpoints that fail, and options that do not fit one."""
+"""Endpoints that fail, and options that do not apply to endpoints."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fake_endpoint import Reply, said
+from fake_endpoint import Reply, chat_completion
 
 from wrong_inputs.commands import generate
 from wrong_inputs.json_files import DEEP
 from wrong_inputs.tiny_inputs import Case, TinyInputs
 
 REPLIES = {
-    "ok": said("Where was Anna born?"), "no text": said(None), "empty": said(""), "no question": said("I cannot."),
-    "escape": said("\x1b[31mWhere was Anna born?"), "surrogate": Reply(200, b'{"choices": [{"message": {"content": "\\ud800?"}}]}'),
-    "long": said("Why " + "x" * 10**6 + "?"), "nothing": Reply(), "HTML": Reply(200, "<html>"), "list": Reply(200, "[]"),
+    "ok": chat_completion("Where was Anna born?"), "no text": chat_completion(None), "empty": chat_completion(""), "no question": chat_completion("I cannot."),
+    "escape": chat_completion("\x1b[31mWhere was Anna born?"), "surrogate": Reply(200, b'{"choices": [{"message": {"content": "\\ud800?"}}]}'),
+    "long": chat_completion("Why " + "x" * 10**6 + "?"), "nothing": Reply(), "HTML": Reply(200, "<html>"), "list": Reply(200, "[]"),
     "deep": Reply(200, "[" * DEEP), "no choices": Reply(200, {"choices": []}), "choices": Reply(200, {"choices": "x"}),
-    "usage": Reply(200, said("Where was Anna born?").body | {"usage": {"prompt_tokens": "x", "completion_tokens": -1}}),
+    "usage": Reply(200, chat_completion("Where was Anna born?").body | {"usage": {"prompt_tokens": "x", "completion_tokens": -1}}),
     "NULs": Reply(200, b"\x00" * 99), "latin-1": Reply(200, b'{"choices": "\xe9"}'), "moved": Reply(301, "", {"Location": "http://127.0.0.1:1/"}),
     "unauthorised": Reply(401, "\x1b[31mno"), "missing": Reply(404), "too many": Reply(429, "", {"Retry-After": "x"}),
     "wait": Reply(429, "", {"Retry-After": "1e300"}), "broken": Reply(500, b"\xff"), "length": Reply(200, "x", {"Content-Length": "9999"}),
 }  # fmt: skip
-# Questions, or answers without one, of which there are too few here to end the job.
+# Questions, or too few answers without a question to stop the job.
 KEPT = ("ok", "escape", "surrogate", "long", "usage", "no text", "empty", "no question")
 OPTIONS: dict[str, list[Any]] = {
     "no model": ["--endpoint-model", ""], "body": ["--extra-body", "[]"], "body deep": ["--extra-body", "[" * DEEP],
@@ -42,7 +42,7 @@ URLS = (
 
 
 def _url(inputs: TinyInputs, reply: str) -> str:
-    """The address of the fake server where it gives a reply: the first part of the path."""
+    """Return the address at which the fake server gives a reply: the first part of the path names it."""
     endpoint = inputs.endpoint
     endpoint.reply = lambda prompt: REPLIES[endpoint.paths[-1].split("/")[1].replace("_", " ")]
     return endpoint.url.replace("/v1", f"/{reply.replace(' ', '_')}/v1")

@@ -22,7 +22,7 @@ DIGITS = "9" * 5000
 SURROGATE = "\\ud800"  # as JSON writes it
 
 
-# What stands in place of each value of a JSON file.
+# Values that replace each value of a JSON file.
 WRONG: dict[str, Any] = {
     "null": None, "list": [], "table": {}, "text": "x", "empty": "", "-1": -1, "0": 0, "1e300": 1e300,
     "big": BIG, "nan": float("nan"), "true": True, "dots": "..", "dotted": "a.b", "long": "x" * 5000,
@@ -34,7 +34,7 @@ MISSING = object()
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value of a JSON file; of a list, only those of its first two entries."""
+    """Yield the path of every value of a JSON file; of a list, only those of its first two entries."""
     yield path
     inner = (
         value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
@@ -44,7 +44,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
-    """The value of a JSON file with a part replaced, or left out (`MISSING`)."""
+    """Return the value of a JSON file with a part replaced, or removed (`MISSING`)."""
     if not path:
         return None if wrong is MISSING else wrong
     value = copy.deepcopy(value)
@@ -58,7 +58,7 @@ def changed(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
     return value
 
 
-RAW = {  # contents of a JSON file that are no JSON, or hardly
+RAW = {  # contents that are not valid JSON, or barely
     "nothing": "", "not JSON": "{", "latin-1": b'{"a": "\xe9"}', "NULs": b"\x00" * 64, "deep": "[" * DEEP,
     "digits": f'{{"format": {DIGITS}}}', "surrogate": f'{{"format": "{SURROGATE}"}}', "bool": "true",
 }  # fmt: skip
@@ -128,7 +128,7 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
 
 
 def valid_commands() -> Iterator[Case]:
-    """Every command that the cases run, with nothing wrong."""
+    """Yield every command that the cases run, with valid input."""
     for name, command in COMMANDS.items():
         yield Case(name, lambda inputs, at, words=command: words(inputs, at, at / "out"))
     for item, file, commands in JSON_FILES:
@@ -140,7 +140,7 @@ def valid_commands() -> Iterator[Case]:
 
 
 def json_cases() -> Iterator[Case]:
-    """Every value of every JSON file that commands read, replaced by each wrong one."""
+    """Yield cases with every value of every JSON file that commands read replaced by each wrong one."""
 
     def damage(
         inputs: TinyInputs, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]

@@ -30,7 +30,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 def model_cases() -> Iterator[Case]:
-    """Files of models, encoders and generators that are missing or damaged."""
+    """Yield cases with missing or damaged files of models, encoders and generators."""
     users: dict[str, tuple[str, Command]] = {
         "teacher": ("model/", lambda inputs, at, out: evaluate(at / "teacher", out)),
         "student": ("model/", lambda inputs, at, out: evaluate(at / "student", out)),
@@ -101,6 +101,6 @@ def model_cases() -> Iterator[Case]:
                 replace(file, json.dumps(values))
                 return evaluate(at / "teacher", at / "out")
 
-            # the weights of BERT fit RoBERTa: only the digests, which this copy lacks, tell them apart
+            # RoBERTa can load the weights of BERT: only the digests, which this copy lacks, tell them apart
             fits = harmless or (item, key) == ("model", "model_type")
             yield Case(f"{item} config {key}", config, refused=not fits)

@@ -18,11 +18,11 @@ NUMBERS = (
 TEXTS = ("", ".", "..", "a/b", "x" * 5000, "\udcff", "a\tb", "\x1b[31m")
 
 
-LONG = ("--steps", "--epochs", "--rounds", "--warmup")  # a large number is only a lot of work
+LONG = ("--steps", "--epochs", "--rounds", "--warmup")  # a large number only means a lot of work
 
 
 def option_cases() -> Iterator[Case]:
-    """Every option of every command, with wrong numbers and texts."""
+    """Yield cases with wrong numbers and strings for every option of every command."""
     import click
 
     from mtkd.cli.main import cli
@@ -69,7 +69,7 @@ SET_VALUES = (
 
 
 def _with_setting(words: list[Any], key: str, value: str) -> list[Any]:
-    """A command with a setting, in place of the value that it has."""
+    """Return a command with the value of a setting replaced."""
     return [word for word in words if not str(word).startswith(f"--set={key}=")] + [f"--set={key}={value}"]
 
 

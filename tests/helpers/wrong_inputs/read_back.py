@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from wrong_inputs.commands import distill
 from wrong_inputs.tiny_inputs import Case, TinyInputs, replace
 
-# What stands in the column of every row.
+# The value of the column in every row.
 VALUES: dict[str, Any] = {
     "null": None, "text": "x", "struct": {"a": 1}, "big": 10**9, "-1": -1, "inf": float("inf"), "nan": float("nan"),
     "empty": [], "three": [0.1, 0.2, 0.7], "list of null": [None], "half": 0.5,
@@ -29,7 +29,7 @@ def _report(run: Path, at: Path) -> list[Any]:
 
 
 def read_back_cases() -> Iterator[Case]:
-    """Predictions of a run, its log, and the logits that are cached beside a teacher."""
+    """Yield cases with wrong predictions and logs of a run, and wrong cached logits of a teacher."""
     for column in ("label", "prediction", "probabilities", "uid"):
         for name, value in VALUES.items():
 
@@ -71,4 +71,4 @@ def read_back_cases() -> Iterator[Case]:
                 save_file({"other" if n == "name" else "logits": other.get(n, found)}, path)
             return distill(teacher, at / "out", "--limit", 32)
 
-        yield Case(f"cached logits {name}", logits, refused=False)  # they are computed again
+        yield Case(f"cached logits {name}", logits, refused=False)  # they are recomputed

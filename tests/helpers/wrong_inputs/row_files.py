@@ -34,7 +34,7 @@ WHOLE = "".join(_line(text=f"row {n}", label="ab"[n % 2]) for n in range(20))
 PACKED = gzip.compress(WHOLE.encode(), mtime=0)
 
 
-# Files of rows with a text and a label: suffix, content, whether they must be refused.
+# Files of rows with a text and a label: suffix, content, whether they must be rejected.
 TABLES: dict[str, tuple[str, Any, bool]] = {
     "empty": (".jsonl", "", True),
     "NULs": (".jsonl", b"\x00" * 100, True),
@@ -83,7 +83,7 @@ TABLES: dict[str, tuple[str, Any, bool]] = {
 
 
 def table_cases() -> Iterator[Case]:
-    """Files of rows, read by `data check`, refine, predict and init."""
+    """Yield cases with wrong files of rows for `data check`, `refine`, `predict` and `init`."""
 
     def write(at: Path, entry: tuple[Any, Any, bool]) -> Path:
         content = entry[1]() if callable(entry[1]) else entry[1]

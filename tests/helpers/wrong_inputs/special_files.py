@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Named pipes, directories, devices and links to themselves in place of the files that commands read."""
+"""Named pipes, directories, devices and circular links in place of the files that commands read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READERS: dict[str, tuple[str, str, Callable[[TinyInputs, Path, Path], list[Any]]
 
 
 def special_file_cases() -> Iterator[Case]:
-    """Every reader with every kind of special file."""
+    """Yield a case for every reader and every kind of special file."""
     for name, (item, file, words) in READERS.items():
         for kind, make in KINDS.items():
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Plain text without anything to learn from, and impossible output paths."""
+"""Unusable plain text, and impossible output paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrong_inputs.tiny_inputs import TINY_MLM, Case, TinyInputs, write_file
 
 
 def text_cases() -> Iterator[Case]:
-    """Plain text without anything to learn from."""
+    """Yield cases with unusable plain text."""
     for name, content in {
         "empty": "", "blank": "\n \n\t\n", "control": "\x01\x02\x03\n" * 100, "zero-width": "\u200b\u200c\n" * 100,
         "NULs": b"\x00" * 1000, "one long line": "a" * 2_000_000, "latin-1": b"caf\xe9\n" * 10, "BOM": "\ufeff" * 50,

@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 200
 
 @dataclass(frozen=True)
 class Case:
-    """A command with something wrong.
+    """A command with one thing wrong.
 
     Attributes:
         name: what is wrong.
@@ -265,13 +265,13 @@ BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
 
 
 def remove(directory: Path) -> None:
-    """Remove what a case made, and leave the directory, in which no further command could run."""
+    """Remove the files that a case has made, and leave their directory: no command runs in a removed one."""
     os.chdir(directory.parent)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def replace(file: Path, content: str | bytes) -> None:
-    """Replace a file, and leave other hard links to the old content as they are."""
+    """Replace a file without changing other hard links to the old content."""
     file.unlink(missing_ok=True)
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 

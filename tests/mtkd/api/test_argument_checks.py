@@ -1,4 +1,4 @@
-"""Every public function checks its arguments, and a value of a wrong type is one error that names it."""
+"""Public functions check their arguments: a value of the wrong type is one error that names the argument."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ WRONG = {
     "NaT": pandas.NaT, "class": int, "object": object(), "NUL": "a\0b", "long": "x" * 5000, "range": range(3),
     "keys": {1: 2},
 }  # fmt: skip
-ANYTHING = ("data", "teacher")  # the functions themselves say what these can be
+ANYTHING = ("data", "teacher")  # checked by the functions themselves
 
 
-def functions() -> Iterator[Callable[..., Any]]:
+def public_functions() -> Iterator[Callable[..., Any]]:
     for name in mtkd.__all__:
         if inspect.isfunction(value := getattr(mtkd, name)) and name not in NO_ARGUMENTS:
             yield value
@@ -45,15 +45,15 @@ def functions() -> Iterator[Callable[..., Any]]:
 
 
 def test_every_public_function_checks_all_its_arguments() -> None:
-    for function in functions():
+    for function in public_functions():
         assert vars(function).get("checked"), function
         parameters = inspect.signature(function).parameters
         assert hints_of(function).keys() == parameters.keys() - {"self"}, function
 
 
 def wrong_calls() -> Iterator[tuple[Callable[..., Any], str, str]]:
-    """(function, argument, kind of value): each argument with two values that do not fit its hint."""
-    for function in functions():
+    """Yield (function, argument, kind of value): each argument with two values of the wrong type."""
+    for function in public_functions():
         for name, (hint, _) in hints_of(function).items():
             if name in ANYTHING or name not in inspect.signature(function).parameters:
                 continue
@@ -67,10 +67,10 @@ FITTING = {
     "runs": ["x"],
     "comparisons": ["x"],
     "self": None,
-}  # of required arguments; a text fits the others
+}  # of required arguments; the others accept a string
 
 
-def test_a_wrong_value_of_any_argument_is_an_error_that_names_it(
+def test_a_value_of_the_wrong_type_is_an_error_that_names_the_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

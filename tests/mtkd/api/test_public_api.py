@@ -1,4 +1,4 @@
-"""`import mtkd`: the public names, and the functions against the command line and against each other."""
+"""`import mtkd`: the public names, and functions compared with the command line and with each other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ROWS = [
 ]
 
 
-def test_every_public_name_is_there_typed_and_documented() -> None:
+def test_every_public_name_exists_and_is_typed_and_documented() -> None:
     assert len(set(mtkd.__all__)) == len(mtkd.__all__) and set(mtkd.__all__) <= set(dir(mtkd))
     assert mtkd.losses.SoftLabels.__name__ in dir(mtkd.losses)
     for name in mtkd.__all__:
@@ -118,7 +118,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tasks": mtkd.list_tasks,
     "verify": mtkd.verify,
 }
-# What only the command line has: how results are shown, and a demonstration.
+# Options that only the command line has: how results are shown, and the demonstration.
 SHOWN = {
     "json_file",
     "quiet",
@@ -148,8 +148,8 @@ def test_every_option_of_a_command_is_an_argument_of_its_function() -> None:
         assert not missing, f"{name}: {missing}"
 
 
-class Passed(Exception):
-    """Raised by what a function passes its arguments to."""
+class PassedArguments(Exception):
+    """Raised by the internal function that receives the arguments."""
 
 
 @pytest.mark.parametrize(
@@ -172,23 +172,23 @@ class Passed(Exception):
         (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", set()),
     ],
 )
-def test_a_function_passes_on_its_arguments_and_nothing_else(
+def test_a_function_passes_on_exactly_its_arguments(
     function: Callable[..., Any], receiver: str, used_elsewhere: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: dict[str, Any] = {}
 
     def receive(*args: Any, **kwargs: Any) -> None:
         passed.update(kwargs | {f"positional {value}": value for value in args})
-        raise Passed
+        raise PassedArguments
 
     monkeypatch.setattr(receiver, receive)
-    unchecked = inspect.unwrap(function)  # without the check of types, which these values would not pass
+    unchecked = inspect.unwrap(function)  # without the type checks, which would reject these values
     given = {name: f"value-of-{name}" for name in inspect.signature(function).parameters}
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
     if function is distillation.distill:
         given |= {"text": None, "text_column": "text"}
-    with pytest.raises(Passed):
+    with pytest.raises(PassedArguments):
         unchecked(**given)
     expected = [value for name, value in given.items() if name not in used_elsewhere]
     command = [function.__name__] if receiver.endswith("prepare") else []
@@ -237,7 +237,7 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
 
 
-def test_wrong_arguments_are_named_with_their_function() -> None:
+def test_errors_name_the_function_and_its_wrong_argument() -> None:
     with pytest.raises(TypeError, match=r"refine\(\) .*'epoch' \(did you mean 'epochs'\?\)"):
         mtkd.refine("minilm", data="pocket", tasks="sst2", out="x", epoch=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"refine\(\) missing a required argument: 'out'"):
@@ -246,7 +246,7 @@ def test_wrong_arguments_are_named_with_their_function() -> None:
         mtkd.Task(name="mood", kind="classify", column="text")  # type: ignore[call-arg]
 
 
-def test_rows_in_memory_are_refused_where_only_names_can_be_recorded(
+def test_rows_in_memory_are_rejected_where_a_path_must_be_recorded(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:
     data, frame = {"rte": {"train": ROWS}}, pandas.DataFrame({"sentence": ["a", "b"]})
@@ -318,7 +318,7 @@ def test_students_encode_texts(
 
 
 @pytest.mark.parametrize(
-    "texts, complaint",
+    "texts, message",
     [
         ("a film", "`texts` cannot be a str\n.*\n.*`\\[text\\]`"),
         ([("a", "b")], "2 values in .*expected 1: text"),
@@ -326,15 +326,15 @@ def test_students_encode_texts(
         ([{"text": None}], "null instead of text"),
     ],
 )
-def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, complaint: str) -> None:
-    with pytest.raises(mtkd.UserError, match=complaint):
+def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, message: str) -> None:
+    with pytest.raises(mtkd.UserError, match=message):
         teacher.encode(texts)
 
 
 def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:
-    """pandas reads an empty cell as NaN; the file and the frame must give the same."""
+    """pandas reads an empty cell as NaN; a file and a DataFrame must get the same predictions."""
     frame = pandas.DataFrame({"sentence": ["a fine film .", None], "n": [1, 2]})
     frame.to_csv(tmp_path / "in.csv", index=False)
     with pytest.warns(mtkd.MtkdWarning, match=r"1 row of .*in\.csv with an empty text"):
@@ -359,7 +359,7 @@ def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
 
 
 class PolarsFrame:
-    """The part of polars.DataFrame that mtkd calls, for machines without polars."""
+    """The part of polars.DataFrame that mtkd uses, for machines without polars."""
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self._table = pa.table(columns)
@@ -390,11 +390,11 @@ class PolarsFrame:
 
 @pytest.fixture(params=["polars", "stand-in"])
 def polars_frame(request: pytest.FixtureRequest) -> Any:
-    """The class DataFrame of polars, or a stand-in."""
+    """The class polars.DataFrame, or a replacement."""
     return PolarsFrame if request.param == "stand-in" else pytest.importorskip("polars").DataFrame
 
 
-def test_a_frame_of_polars_gets_columns_as_one_of_pandas(
+def test_a_polars_frame_gets_prediction_columns_like_a_pandas_frame(
     polars_frame: Any, teacher: mtkd.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pandas.Series, "fill_null", lambda self, value: self.fillna(value), raising=False)
@@ -420,7 +420,7 @@ def test_columns_of_a_frame_are_not_replaced_silently(teacher: mtkd.Model) -> No
     assert teacher.predict("sst2", frame, replace=True)["prediction"].tolist() != ["mine"]
 
 
-def test_a_fine_tuned_transformers_model_does_not_lose_its_head(
+def test_a_fine_tuned_transformers_model_keeps_its_head(
     save_checkpoint: Callable[..., Path],
 ) -> None:
     with pytest.raises(mtkd.UserError, match="a fine-tuned transformers model") as refused:
@@ -428,7 +428,7 @@ def test_a_fine_tuned_transformers_model_does_not_lose_its_head(
     assert refused.value.hint is not None and "mtkd.evaluate(" in refused.value.hint
 
 
-def test_another_command_in_out_is_named(teacher: mtkd.Model) -> None:
+def test_an_output_of_a_different_command_is_an_error_that_names_it(teacher: mtkd.Model) -> None:
     assert teacher.path is not None
     with pytest.raises(mtkd.UserError, match="a refine run, not a distill run") as caught:
         student(teacher, teacher.path)
@@ -440,7 +440,7 @@ def same_weights(one: mtkd.Model, other: mtkd.Model) -> bool:
     return ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)
 
 
-def test_the_function_gives_what_the_command_gives(
+def test_functions_and_commands_give_the_same_results(
     teacher: mtkd.Model, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     import mtkd as library
@@ -456,7 +456,7 @@ def test_the_function_gives_what_the_command_gives(
     assert same_weights(made, library.load(tmp_path / "command"))
 
 
-def test_scores_predictions_and_saved_models(teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_a_saved_model_has_the_same_scores_and_predictions(teacher: mtkd.Model, tmp_path: Path) -> None:
     assert set(teacher.scores) == {"rte", "sst2"} and teacher.record["status"] == "finished"
     found = teacher.evaluate("pocket", ["rte"], limit=16)
     assert list(found) == ["rte"] and 0 <= found["rte"].primary <= 1
@@ -473,7 +473,7 @@ def test_scores_predictions_and_saved_models(teacher: mtkd.Model, tmp_path: Path
         teacher.save(tmp_path / "full")
 
 
-def test_rows_of_every_kind_are_predicted_alike(teacher: mtkd.Model) -> None:
+def test_rows_in_any_form_get_the_same_predictions(teacher: mtkd.Model) -> None:
     import datasets
 
     frame = pandas.DataFrame(ROWS[:5])
@@ -498,7 +498,7 @@ def test_rows_of_every_kind_are_predicted_alike(teacher: mtkd.Model) -> None:
     assert teacher.predict("rte", []) == []
 
 
-def test_rows_in_memory_train_like_rows_of_files(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_training_on_rows_in_memory_matches_training_on_files(tiny_encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "rte").mkdir()
     for split, rows in (("train", ROWS), ("validation", ROWS[:8])):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -512,7 +512,7 @@ def test_rows_in_memory_train_like_rows_of_files(tiny_encoder: Path, tmp_path: P
     assert digests[0] == digests[1]
 
 
-def test_several_sources(tmp_path: Path) -> None:
+def test_splits_are_read_from_the_first_source_that_has_them(tmp_path: Path) -> None:
     rows = pa.Table.from_pylist(ROWS)
     source = open_data([{"rte": {"train": rows}}, "pocket"])
     assert len(load_rows(source, TASKS["rte"], "train")) == len(ROWS)
@@ -520,14 +520,14 @@ def test_several_sources(tmp_path: Path) -> None:
     assert load_rows(source, TASKS["rte"], "validation").uids.equals(there.uids)
 
 
-def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_custom_task_loss_and_callback(tiny_encoder: Path, tmp_path: Path) -> None:
     mood = mtkd.Task(name="mood", kind="classify", columns=["text"], labels=["bad", "good"])
     rows = [{"text": f"{word} {n}", "label": word} for n in range(8) for word in ("bad", "good")]
     data = {"mood": {"train": rows, "validation": rows[:6]}}
     teacher = mtkd.refine(tiny_encoder, data=data, tasks=mood, out=tmp_path / "teacher", epochs=1)
 
     class Distance(mtkd.LossTerm):
-        """The squared distance of logits, times two."""
+        """Twice the squared distance of logits."""
 
         student_need = teacher_need = mtkd.LOGITS
 
@@ -563,8 +563,8 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
     assert tuned.record["learning_rate"] == 1e-3 and list(tuned.tasks) == ["mood"]
 
 
-class OwnLoss(mtkd.LossTerm):
-    """The squared distance of logits times a factor, as `result` turns it into a loss."""
+class CustomLoss(mtkd.LossTerm):
+    """The squared distance of logits, turned into a loss by `result`."""
 
     student_need = teacher_need = mtkd.LOGITS
     factor = 1
@@ -577,57 +577,57 @@ class OwnLoss(mtkd.LossTerm):
 
 
 @pytest.mark.parametrize(
-    ("argument", "value", "complaint"),
+    ("argument", "value", "message"),
     [
-        ("losses", [OwnLoss], r"class OwnLoss.*\n.*list of objects.*\n.*OwnLoss\(\.\.\.\)"),
+        ("losses", [CustomLoss], r"class CustomLoss.*\n.*list of objects.*\n.*CustomLoss\(\.\.\.\)"),
         ("losses", [lambda given: 0], r"losses\[0\]` cannot be a function"),
-        ("losses", OwnLoss(), "cannot be an OwnLoss"),
+        ("losses", CustomLoss(), "cannot be a CustomLoss"),
         ("callbacks", mtkd.Callback(), "cannot be a Callback"),
         ("callbacks", [print], r"callbacks\[0\]` cannot be a builtin"),
     ],
 )
-def test_losses_and_callbacks_of_the_wrong_type_are_refused(
-    argument: str, value: object, complaint: str, teacher: mtkd.Model, tmp_path: Path
+def test_losses_and_callbacks_of_the_wrong_type_are_rejected(
+    argument: str, value: object, message: str, teacher: mtkd.Model, tmp_path: Path
 ) -> None:
-    with pytest.raises(mtkd.UserError, match=complaint):
+    with pytest.raises(mtkd.UserError, match=message):
         student(teacher, tmp_path / "run", **{argument: value})
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("result", "complaint"),
+    ("result", "message"),
     [
-        (lambda self, values: values, "'OwnLoss' returned shape"),
-        (lambda self, values: values.sum().item(), "'OwnLoss' returned a float"),
-        (lambda self, values: values.sum().detach(), "'OwnLoss' does not depend on the student"),
-        (lambda self, values: values.sum() * float("nan"), "the loss 'OwnLoss' is not finite at step 1"),
+        (lambda self, values: values, "'CustomLoss' returned shape"),
+        (lambda self, values: values.sum().item(), "'CustomLoss' returned a float"),
+        (lambda self, values: values.sum().detach(), "'CustomLoss' does not depend on the student"),
+        (lambda self, values: values.sum() * float("nan"), "the loss 'CustomLoss' is not finite at step 1"),
     ],
 )
-def test_what_a_loss_may_not_return(
+def test_invalid_return_values_of_a_loss_are_errors(
     result: Callable,
-    complaint: str,
+    message: str,
     teacher: mtkd.Model,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(OwnLoss, "result", result)
-    with pytest.raises(mtkd.UserError, match=complaint):
-        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+    monkeypatch.setattr(CustomLoss, "result", result)
+    with pytest.raises(mtkd.UserError, match=message):
+        student(teacher, tmp_path / "run", losses=[CustomLoss()])
     monkeypatch.undo()
-    student(teacher, tmp_path / "run", losses=[OwnLoss()])  # a run that came to nothing is replaced
+    student(teacher, tmp_path / "run", losses=[CustomLoss()])  # a failed run is replaced
 
 
-def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
+def test_an_unusable_loss_is_rejected_before_anything_is_written(
     teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Unfinished(OwnLoss):
+    class LossWithoutForward(CustomLoss):
         def __init__(self) -> None:
             self.scale = 1
 
-    heavy = OwnLoss()
+    heavy = CustomLoss()
     heavy.weight = "high"  # type: ignore[assignment]
-    for loss, complaint in ((Unfinished(), "super"), (heavy, "weight")):
-        with pytest.raises(mtkd.UserError, match=complaint):
+    for loss, message in ((LossWithoutForward(), "super"), (heavy, "weight")):
+        with pytest.raises(mtkd.UserError, match=message):
             student(teacher, tmp_path / "run", losses=[loss])
     with pytest.raises(mtkd.UserError, match="`student` cannot be a Linear"):
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
@@ -637,23 +637,25 @@ def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
     with pytest.raises(mtkd.UserError, match="no weight of `student` can be trained"):
         student(teacher, tmp_path / "run", student=frozen)
     assert not (tmp_path / "run").exists()
-    misspelt = OwnLoss()
+    misspelt = CustomLoss()
     misspelt.task_types = ["clasify"]
     with pytest.raises(mtkd.UserError, match="task_types"):
         student(teacher, tmp_path / "run", losses=[misspelt])
-    monkeypatch.setattr(OwnLoss, "teacher_need", OutputSpec())
+    monkeypatch.setattr(CustomLoss, "teacher_need", OutputSpec())
     with pytest.raises(mtkd.UserError, match="no `teacher_need`"):
-        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+        student(teacher, tmp_path / "run", losses=[CustomLoss()])
 
 
 def test_the_code_of_a_loss_is_part_of_the_run(
     teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = student(teacher, tmp_path / "run", losses=[OwnLoss()])
-    assert same_weights(made, student(teacher, tmp_path / "run", losses=[OwnLoss()])), "loaded, not repeated"
-    monkeypatch.setattr(OwnLoss, "result", lambda self, values: 3 * values.sum())
+    made = student(teacher, tmp_path / "run", losses=[CustomLoss()])
+    assert same_weights(made, student(teacher, tmp_path / "run", losses=[CustomLoss()])), (
+        "loaded, not repeated"
+    )
+    monkeypatch.setattr(CustomLoss, "result", lambda self, values: 3 * values.sum())
     with pytest.raises(mtkd.UserError, match="losses"):
-        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+        student(teacher, tmp_path / "run", losses=[CustomLoss()])
     monkeypatch.undo()
     for changes in (
         {"task_types": ["classify"]},
@@ -661,13 +663,13 @@ def test_the_code_of_a_loss_is_part_of_the_run(
         {"levels": torch.ones(2)},
         {"levels": np.ones(3)},
     ):
-        other = OwnLoss()
+        other = CustomLoss()
         vars(other).update(changes)
         with pytest.raises(mtkd.UserError, match="losses"):
             student(teacher, tmp_path / "run", losses=[other])
-    monkeypatch.setattr(OwnLoss, "factor", 2)
+    monkeypatch.setattr(CustomLoss, "factor", 2)
     with pytest.raises(mtkd.UserError, match="losses"):
-        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+        student(teacher, tmp_path / "run", losses=[CustomLoss()])
 
 
 def test_warnings_point_at_the_line_that_called_mtkd(teacher: mtkd.Model, tmp_path: Path) -> None:
@@ -703,20 +705,20 @@ def test_errors_name_arguments_and_the_command_line_shows_options(
 
 
 @pytest.mark.parametrize(
-    "given, complaint",
+    "given, message",
     [
         ({"settings": ["train.epochs=3"]}, "`settings` cannot be a list"),
         ({"tasks": 3}, "`tasks=3` is not valid"),
         ({"out": None}, "`out=None` is not valid"),
     ],
 )
-def test_an_argument_of_another_type_is_an_error(given: dict[str, Any], complaint: str) -> None:
+def test_an_argument_of_the_wrong_type_is_an_error(given: dict[str, Any], message: str) -> None:
     words: dict[str, Any] = {"data": "pocket", "tasks": "rte", "out": "run"}
-    with pytest.raises(mtkd.UserError, match=complaint):
+    with pytest.raises(mtkd.UserError, match=message):
         mtkd.refine(**(words | given))
 
 
-def test_a_torch_device_and_another_kind_of_path_are_accepted(teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_torch_devices_and_path_like_objects_are_accepted(teacher: mtkd.Model, tmp_path: Path) -> None:
     assert teacher.path is not None
 
     class Directory:
@@ -749,7 +751,7 @@ def test_the_directory_of_a_job_is_not_a_model(tmp_path: Path) -> None:
         mtkd.load(job)
 
 
-def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_stores_corpora_and_reports_can_be_made_in_python(teacher: mtkd.Model, tmp_path: Path) -> None:
     words = {"data": "pocket", "tasks": ["rte"], "teacher": teacher.path, "limit": 16}
     sets = {"student.max_length": 24, "student.transformer.layers": 2, "student.transformer.heads": 2}
     sets |= {"student.transformer.hidden_size": 8, "student.transformer.intermediate_size": 8}
@@ -768,7 +770,7 @@ def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None
     ]
 
 
-def test_models_in_memory(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_models_in_memory_can_be_used_in_place_of_paths(tiny_teacher: Path, tmp_path: Path) -> None:
     module = MultiTaskModel.load(tiny_teacher)
     named = student(mtkd.load(tiny_teacher), tmp_path / "named")
     given = student(mtkd.Model(module), tmp_path / "given")

@@ -13,16 +13,16 @@ from mtkd.evaluation.differences import Difference
 
 
 @pytest.mark.parametrize(
-    ("teacher", "said"),
+    ("teacher", "message"),
     [(0.8, "keeps 75% of what the teacher gains"), (0.4, "The teacher is no better than")],
 )
-def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
-    teacher: float, said: str, capsys: pytest.CaptureFixture[str]
+def test_no_share_of_the_gain_is_reported_if_the_teacher_gained_nothing(
+    teacher: float, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mean = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.7, "finetuned": 0.7}
     _report({"average": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
     printed = capsys.readouterr().out
-    assert said in printed and "changes the score by -5.0 points (95% interval -10.0 to +0.0)" in printed
+    assert message in printed and "changes the score by -5.0 points (95% interval -10.0 to +0.0)" in printed
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
         (0.9, 0.5, "teacher 0.900 at 1.0x the speed"),
     ],
 )
-def test_the_pareto_front_leaves_out_what_is_beaten(teacher: float, speed: float, front: str) -> None:
+def test_the_pareto_front_excludes_dominated_models(teacher: float, speed: float, front: str) -> None:
     average = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.8, "finetuned": 0.78}
     assert _pareto_front(average, speed) == front
 
 
 @pytest.mark.slow(reason="trains a teacher and three students")
-def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
+def test_the_tiny_demo_runs_end_to_end_and_resumes(
     tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
@@ -47,8 +47,8 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     out = tmp_path / "demo"
     done = mtkd("demo", "--tiny", "--out", out)
     assert done.code == 0, done.err
-    said = done.out + done.err
-    commands = [line for line in said.splitlines() if line.startswith("$ mtkd ")]
+    printed = done.out + done.err
+    commands = [line for line in printed.splitlines() if line.startswith("$ mtkd ")]
     expected = ["refine", *["distill"] * 2, *["finetune"] * 2, "report"]
     assert [line.split()[2] for line in commands] == expected
     assert "<html" in (out / "report.html").read_text()
@@ -66,7 +66,7 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
         found = [records[name]["scores"][key]["primary"] for name in (*runs[:3], f"finetuned/{task}")]
         columns[task] = [records["teacher"]["scores"][key]["majority"], *found]
     columns["average"] = [sum(pair) / 2 for pair in zip(columns["sst2"], columns["mrpc"], strict=True)]
-    lines = {line.replace("│", " ").split()[0]: line for line in said.splitlines() if line.strip(" │┃")}
+    lines = {line.replace("│", " ").split()[0]: line for line in printed.splitlines() if line.strip(" │┃")}
     for name, values in columns.items():
         assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
     written = json.loads((out / "demo.json").read_text())
@@ -76,7 +76,7 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["labels"])
     assert gain["low"] <= gain["difference"] <= gain["high"] and written["seconds"] > 0
 
-    # A second time only the tables and the benchmark are new.
+    # The second time, only the tables and the benchmark are computed.
     again = mtkd("demo", "--tiny", "--out", out)
     assert again.code == 0, again.err
     assert {name: json.loads((out / name / "run.json").read_text()) for name in runs} == records

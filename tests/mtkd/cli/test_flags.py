@@ -1,4 +1,4 @@
-"""Arguments of the library in messages become options of the command line."""
+"""Messages name Python arguments in the library, and options on the command line."""
 
 import ast
 import re
@@ -49,12 +49,12 @@ DOCUMENTS = (
         ("`teacher_labels={'x': ['a, b', 'c']}`", """--teacher-labels 'x=["a, b", "c"]'"""),
     ],
 )
-def test_arguments_become_options(message: str, shown: str) -> None:
+def test_python_arguments_are_shown_as_command_line_options(message: str, shown: str) -> None:
     assert as_options(message) == shown
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """The place and text of each message of the library, with 0 or 'text' for what an f-string fills in."""
+    """Yield the location and text of each message of the library; f-string values become 0 or 'text'."""
     for file in (file for package in ("mtkd", "augment", "tasks") for file in (ROOT / package).rglob("*.py")):
         if ROOT / "mtkd" / "cli" in file.parents:
             continue
@@ -76,7 +76,7 @@ def filled(part: ast.expr) -> str:
     return str(ast.literal_eval(part))
 
 
-def test_the_library_writes_python() -> None:
+def test_messages_of_the_library_contain_no_command_line_options() -> None:
     for place, text in messages():
         for name, value in re.findall(r"`([a-z_]+)=([^`]*)`", text):
             if value not in ("N", "..."):
@@ -92,5 +92,5 @@ def test_the_library_writes_python() -> None:
 
 
 @pytest.mark.parametrize("inner", ["((", "x) + f(", "'", "[" * 500, "{[]: 1}", "**{'a': 1}"])
-def test_what_a_user_wrote_need_not_be_python(inner: str) -> None:
+def test_text_of_the_user_in_a_message_is_not_converted(inner: str) -> None:
     assert "mtkd" in as_options(f"unknown `mtkd.distill({inner})` and `out={inner}`")

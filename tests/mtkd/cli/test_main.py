@@ -1,4 +1,4 @@
-"""The command line: what it prints, and one clear error with exit code 2 for each mistake."""
+"""The command line: its output, and one clear error with exit code 2 for invalid usage."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SMALL = (
 PREDICT = ("predict", "--task", "rte", "--in", "in.jsonl", "--out", "out.jsonl", "--model")
 
 
-def refused(answered, *parts: str) -> None:
-    """The answer is an error of a few lines, with code 2, that has these parts."""
+def assert_rejected(answered, *parts: str) -> None:
+    """Check that a command failed with code 2 and an error of a few lines that contains these parts."""
     assert answered.code == 2, answered
     assert "Traceback" not in answered.err and "error: " in answered.err
     for part in parts:
@@ -41,7 +41,7 @@ def refused(answered, *parts: str) -> None:
 
 
 def test_help_imports_click_and_nothing_else() -> None:
-    """Help appears at once because nothing is imported for it."""
+    """Help appears instantly, because it needs no slow imports."""
     code = "import runpy, sys; sys.argv = ['mtkd', '--help']; before = set(sys.modules)\n"
     code += "try: runpy.run_module('mtkd.cli.main', run_name='__main__')\n"
     code += "finally: print('imported:', *set(sys.modules) - before)"
@@ -64,27 +64,29 @@ def test_hints_name_the_command_however_it_was_started() -> None:
     assert done.returncode == 2 and "hint: mtkd predict --help" in done.stderr
 
 
-def test_a_path_beside_a_directory_is_no_name_on_the_hub(
+def test_a_misspelt_path_is_not_taken_for_a_name_on_the_hub(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "student").mkdir(parents=True)
-    refused(mtkd(*PREDICT, "runs/studnet"), "no directory 'runs/studnet' (did you mean 'runs/student'?)")
+    assert_rejected(
+        mtkd(*PREDICT, "runs/studnet"), "no directory 'runs/studnet' (did you mean 'runs/student'?)"
+    )
     assert "hub" not in mtkd(*PREDICT, "runs/studnet").err
     (tmp_path / "runs" / "s1").mkdir()
     (tmp_path / "runs" / "s1" / "run.json").touch()
-    refused(mtkd(*PREDICT, "runs/s2"), "no directory 'runs/s2' (did you mean 'runs/s1'?)")
+    assert_rejected(mtkd(*PREDICT, "runs/s2"), "no directory 'runs/s2' (did you mean 'runs/s1'?)")
 
 
-def test_a_model_of_several_tasks_asks_for_one(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_model_of_several_tasks_requires_a_task(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"sentence": "a fine film"}\n')
     files = ("--in", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl")
     expected = "expected: one task; the model knows sst2, rte, stsb\n  hint: pass one of them as --task NAME"
-    refused(mtkd("predict", "--model", tiny_teacher, *files), "no task was given", expected)
+    assert_rejected(mtkd("predict", "--model", tiny_teacher, *files), "no task was given", expected)
 
 
 @pytest.mark.parametrize("words", [(), ("data",), ("bench",), ("augment",), ("augment", "questions")])
-def test_a_group_alone_prints_its_help(mtkd: Callable, words: tuple[str, ...]) -> None:
+def test_a_command_group_without_a_command_prints_its_help(mtkd: Callable, words: tuple[str, ...]) -> None:
     answered = mtkd(*words)
     assert (answered.code, answered.err) == (0, "") and answered.out.startswith("Usage: ")
 
@@ -255,18 +257,20 @@ def test_every_recipe_loads() -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_error_and_leaves_nothing(
+def test_invalid_usage_is_one_error_and_writes_nothing(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], parts: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    refused(mtkd(*words), *parts)
+    assert_rejected(mtkd(*words), *parts)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_teacher_without_the_head_of_a_task_is_rejected(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
     words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "cola", "--teacher", tiny_teacher)
-    refused(mtkd(*words, "--out", tmp_path / "x"), "no head for the task 'cola'", "sst2, rte, stsb")
+    assert_rejected(mtkd(*words, "--out", tmp_path / "x"), "no head for the task 'cola'", "sst2, rte, stsb")
     assert not (tmp_path / "x").exists()
 
 
@@ -310,12 +314,12 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
         ),
     ],
 )
-def test_a_student_that_does_not_fit_is_refused(
+def test_an_incompatible_student_is_rejected(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, change: list[str], parts: list[str]
 ) -> None:
     sets = [word for setting in change for word in ("--set", setting)]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]
-    refused(mtkd(*words, "--out", tmp_path / "x", *TINY, *sets), *parts)
+    assert_rejected(mtkd(*words, "--out", tmp_path / "x", *TINY, *sets), *parts)
     assert not (tmp_path / "x").exists()
 
 
@@ -329,7 +333,7 @@ def test_hidden_states_can_be_distilled(mtkd: Callable, tiny_teacher: Path, tmp_
     assert "loss/h" in (tmp_path / "run" / "log.jsonl").read_text()
 
 
-def test_the_main_job(
+def test_refine_distill_and_evaluate(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, student, tuned = tmp_path / "corpus", tmp_path / "student", tmp_path / "tuned"
@@ -367,8 +371,8 @@ def test_the_main_job(
 
     again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
     assert again.code == 0 and "already finished" in again.err
-    refused(mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite")
-    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "the path of the corpus")
+    assert_rejected(mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite")
+    assert_rejected(mtkd(*words, "--out", corpus, *TINY, *SMALL), "the path of the corpus")
 
     fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
     assert fine.code == 0 and "learning rate" in fine.out
@@ -377,8 +381,10 @@ def test_the_main_job(
 
     scored = mtkd("evaluate", "--model", tuned, *data, "--json")
     assert json.loads(scored.out)["scores"]["rte/validation"]["rows"] == 150
-    refused(mtkd("evaluate", "--model", tuned, *data, "--tasks", "sst2"), "no head for the task 'sst2'")
-    refused(mtkd("evaluate", "--model", tuned, *data, "--split", "test"), "not labelled")
+    assert_rejected(
+        mtkd("evaluate", "--model", tuned, *data, "--tasks", "sst2"), "no head for the task 'sst2'"
+    )
+    assert_rejected(mtkd("evaluate", "--model", tuned, *data, "--split", "test"), "not labelled")
 
     # Peak memory is measured in a process of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
@@ -388,7 +394,7 @@ def test_the_main_job(
     assert timed.code == 0 and "1.00x" in timed.out
 
 
-def test_predicting_a_file(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_predict_writes_a_file_of_predictions(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
     lines = [{"id": n, "sentence1": f"a cat sat {n} times", "sentence2": "a cat"} for n in range(5)]
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
@@ -401,12 +407,12 @@ def test_predicting_a_file(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -
         assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-4)
 
     typo = mtkd("predict", "--model", tiny_teacher, "--task", "rt", "--in", source, "--out", out)
-    refused(typo, "unknown task of this model 'rt' (did you mean 'rte'?)", "sst2, stsb")
+    assert_rejected(typo, "unknown task of this model 'rt' (did you mean 'rte'?)", "sst2, stsb")
     assert "cola" not in typo.err
     source.write_text(json.dumps(lines[0]) + "\n{broken\n", encoding="utf-8")
-    refused(mtkd(*words), "in.jsonl:2")
+    assert_rejected(mtkd(*words), "in.jsonl:2")
     source.write_text('{"sentence1": "only one"}\n', encoding="utf-8")
-    refused(mtkd(*words), "'sentence2'")
+    assert_rejected(mtkd(*words), "'sentence2'")
 
 
 def test_a_glue_submission_is_complete(
@@ -438,10 +444,10 @@ def test_a_glue_submission_is_complete(
     assert {line.split("\t")[1] for line in rte[1:]} <= {"entailment", "not_entailment"}
     scores = [float(line.split("\t")[1]) for line in (folder / "STS-B.tsv").read_text().splitlines()[1:]]
     assert all(0 <= value <= 5 for value in scores)
-    refused(mtkd(*words), "already holds a submission")
+    assert_rejected(mtkd(*words), "already holds a submission")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").touch()
-    refused(mtkd(*words[:-1], tmp_path / "notes"), "mine.txt", "hint: choose an empty")
+    assert_rejected(mtkd(*words[:-1], tmp_path / "notes"), "mine.txt", "hint: choose an empty")
 
 
 def test_a_full_disk_is_an_error_that_keeps_the_run(
@@ -456,12 +462,12 @@ def test_a_full_disk_is_an_error_that_keeps_the_run(
     given = (*words, "--out", tmp_path / "run", *TINY, *SMALL)
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_file", full)
-        refused(mtkd(*given), "the disk is full", str(tmp_path / "run"))
+        assert_rejected(mtkd(*given), "the disk is full", str(tmp_path / "run"))
     assert not list((tmp_path / "run" / "checkpoints").glob("*/optimizer.safetensors"))
     assert mtkd(*given).code == 0, "once there is room, the same command goes on"
 
 
-def test_a_corpus_of_other_rows_or_another_mask_is_refused(
+def test_a_corpus_of_other_rows_or_another_mask_token_is_rejected(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     data, corpus = tmp_path / "data", tmp_path / "corpus"
@@ -472,13 +478,13 @@ def test_a_corpus_of_other_rows_or_another_mask_is_refused(
     words = ("distill", "mkd-lstm", "--tasks", "rte", "--teacher", tiny_teacher, "--out", tmp_path / "x")
     mask = ("augment", "mask", "--tasks", "rte", "--copies", 1, "--out")
     assert mtkd(*mask, corpus, "--data", "pocket").code == 0
-    refused(mtkd(*words, "--data", data, "--corpus", corpus), "not made from the rte rows")
+    assert_rejected(mtkd(*words, "--data", data, "--corpus", corpus), "not made from the rte rows")
     assert mtkd(*mask, tmp_path / "other", "--data", data, "--mask-token", "<mask>").code == 0
-    refused(mtkd(*words, "--data", data, "--corpus", tmp_path / "other"), "'<mask>'", "'[MASK]'")
+    assert_rejected(mtkd(*words, "--data", data, "--corpus", tmp_path / "other"), "'<mask>'", "'[MASK]'")
     assert not (tmp_path / "x").exists()
 
 
-def test_what_a_killed_process_left_does_not_block_a_run(
+def test_leftovers_of_a_killed_process_do_not_block_a_run(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -488,7 +494,7 @@ def test_what_a_killed_process_left_does_not_block_a_run(
     assert mtkd(*words, "--out", out, *TINY, *SMALL).code == 0
 
 
-def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_changed_data_is_detected_on_resume(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "rte").mkdir(parents=True)
     lines = [
@@ -514,23 +520,23 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
     record = json.loads((out / "run.json").read_text())
     write_record(out / "run.json", {**record, "status": "running"})
     (data / "rte" / "train.jsonl").write_text("\n".join(lines[:-2]), encoding="utf-8")
-    refused(mtkd(*words), "the data has changed")
+    assert_rejected(mtkd(*words), "the data has changed")
     write_record(out / "run.json", record)
-    refused(mtkd(*words), "the data has changed")
+    assert_rejected(mtkd(*words), "the data has changed")
     assert mtkd(*words, "--overwrite").code == 0
     shutil.rmtree(data)
-    refused(mtkd(*words, "--overwrite", "--seed", 1), "does not exist")
+    assert_rejected(mtkd(*words, "--overwrite", "--seed", 1), "does not exist")
     assert json.loads((out / "run.json").read_text())["status"] == "finished", "nothing is dropped in vain"
 
 
-def test_a_student_of_labels_alone_is_trained_not_distilled(mtkd: Callable, tmp_path: Path) -> None:
+def test_training_on_labels_alone_is_not_called_distillation(mtkd: Callable, tmp_path: Path) -> None:
     words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2", *TINY[:-1], *SMALL)
     done = mtkd(*words, "--set", "supervision=labels", "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert "trained in " in done.err and "distilled in" not in done.err
 
 
-def test_training_says_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_training_reports_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
     data = ("--data", "pocket", "--limit", 32, "--eval-limit", 16, "--batch", 16)
     words = ("refine", *data, "--tasks", "rte", "--encoder", tiny_encoder, "--set", "max_length=24")
     refined = mtkd(*words, "--epochs", 3, "--out", tmp_path / "run")
@@ -557,7 +563,7 @@ def test_training_says_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Path, 
     ]
 
 
-def test_each_stage_says_which_epoch_was_kept() -> None:
+def test_each_stage_reports_which_epoch_was_kept() -> None:
     history = [{"epoch": n, "train_loss": {"rte": 1.0}, "rte/accuracy": n / 10, "scores": {}} for n in (1, 2)]
     stage = {"steps": 8, "epochs": 2, "history": history, "best": 0.2, "kept_epoch": 2}
     without = {"steps": 8, "epochs": 2, "history": [], "best": None, "kept_epoch": None}
@@ -567,13 +573,13 @@ def test_each_stage_says_which_epoch_was_kept() -> None:
     ]
 
 
-def test_a_directory_for_json_is_refused_before_the_work(mtkd: Callable, tmp_path: Path) -> None:
+def test_a_directory_as_the_json_file_is_rejected_before_any_work(mtkd: Callable, tmp_path: Path) -> None:
     words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", tmp_path / "out"]
     answered = mtkd(*words, "--json", tmp_path)
     assert answered.code == 2 and "is a directory" in answered.err and not (tmp_path / "out").exists()
 
 
-def test_a_result_replaces_nothing_but_a_result(
+def test_a_result_only_replaces_an_earlier_result(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -599,7 +605,7 @@ def test_a_result_replaces_nothing_but_a_result(
         "corpus",
         "--json",
     )
-    for words, said in (
+    for words, message in (
         (("data", "check", "--tasks", task, "--json", rows), "would be overwritten"),
         (("data", "check", "--tasks", task, "--json", task), "not JSON"),
         (("init", rows, "--out", "o", "--json", rows), "would be overwritten"),
@@ -610,9 +616,9 @@ def test_a_result_replaces_nothing_but_a_result(
     ):
         before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
         answered = mtkd(*words)
-        assert answered.code == 2 and said in answered.err, answered.err
+        assert answered.code == 2 and message in answered.err, answered.err
         assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
-    for _ in range(2):  # also over the result of an earlier call
+    for _ in range(2):  # also in place of an earlier result
         assert mtkd("tasks", "--json", "tasks.json").code == 0
     Path("empty.json").touch()
     assert mtkd("tasks", "--json", "empty.json").code == 0
@@ -627,11 +633,11 @@ def test_an_output_may_be_in_the_home_directory(
     assert (tmp_path / "home/corpus/manifest.json").is_file()
 
 
-def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> None:
+def test_unusual_option_values_are_one_error(mtkd: Callable, tmp_path: Path) -> None:
     rows = ("--data", "pocket", "--tasks", "rte", "--out", tmp_path / "o")
     generate = ("augment", "questions", "generate", "--text", "t.txt", "--out", tmp_path / "o")
     deep = '{"a":' + "[" * 480 + "]" * 480 + "}"
-    for words, said in (
+    for words, message in (
         (("data", "check", "--data", "~nouser/x", "--tasks", "rte"), "'~nouser/x' does not exist"),
         ((*generate, "--extra-body", deep), "levels deep"),
         ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
@@ -645,4 +651,4 @@ def test_odd_values_of_options_are_one_error(mtkd: Callable, tmp_path: Path) -> 
         (("augment", "run", "mask", *rows, "--set", "seed=1.5"), "seed=1.5 is not valid"),
     ):
         answered = mtkd(*words)
-        assert answered.code == 2 and said in answered.err, answered.err
+        assert answered.code == 2 and message in answered.err, answered.err

@@ -1,4 +1,4 @@
-"""Errors of click are worded like mtkd's own."""
+"""Errors of click have the same form as those of mtkd."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ import pytest
         (("--otu", "x"), ["unknown option '--otu' (did you mean '--out'?)"]),
     ],
 )
-def test_what_is_wrong_and_what_was_expected(
+def test_errors_state_the_problem_and_what_was_expected(
     mtkd: Callable, words: tuple[str, ...], lines: list[str]
 ) -> None:
     answered = mtkd("distill", "layerwise-3", *words)
@@ -47,7 +47,7 @@ def test_what_is_wrong_and_what_was_expected(
     assert shown[len(lines) :] in ([], ["hint: mtkd distill --help"])
 
 
-def test_a_missing_argument(mtkd: Callable) -> None:
+def test_a_missing_argument_is_named(mtkd: Callable) -> None:
     assert mtkd("distill", "--out", "x").err.startswith("error: the argument RECIPE is missing")
 
 
@@ -61,7 +61,9 @@ def test_a_missing_argument(mtkd: Callable) -> None:
         (("--batch", "AUTO"), "a whole number of 1 or more, or auto"),
     ],
 )
-def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str) -> None:
+def test_numbers_out_of_range_are_errors_that_state_the_range(
+    mtkd: Callable, words: tuple[str, ...], expected: str
+) -> None:
     answered = mtkd("augment", "questions", "generate", *words)
     assert f"expected: {expected}\n" in answered.err, answered.err
 
@@ -73,7 +75,9 @@ def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str
         (("--out", "x", "--lr", "nan"), "--lr nan is not valid"),
     ],
 )
-def test_values_that_no_option_can_have(mtkd: Callable, words: tuple[str, ...], shown: str) -> None:
+def test_values_that_are_invalid_for_every_option_are_errors(
+    mtkd: Callable, words: tuple[str, ...], shown: str
+) -> None:
     answered = mtkd("refine", "--encoder", "minilm", "--data", "pocket", *words)
     assert answered.code == 2 and answered.err.startswith(f"error: {shown}\n  expected: "), answered.err
 

@@ -1,4 +1,4 @@
-"""Resampled scores against loops, paired intervals against scipy, coverage on synthetic rows, verdicts."""
+"""Resampled scores compared with loops, paired intervals with scipy; coverage on synthetic rows; verdicts."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("task", "values", "more"), CASES, ids=[case[0].kind for case in CASES])
-def test_resampled_scores_are_those_of_a_loop_over_repeated_rows(
-    task: Task, values: np.ndarray, more: dict
-) -> None:
+def test_resampled_scores_match_a_loop_over_repeated_rows(task: Task, values: np.ndarray, more: dict) -> None:
     made = rows(values[0], values[1], **more)
     found = resampled_scores(task, "validation", [made], samples=SAMPLES, seed=3)[0]
     units = np.unique(GROUPS, return_inverse=True)[1] if more else np.arange(N)
@@ -66,13 +64,13 @@ def test_resampled_scores_are_those_of_a_loop_over_repeated_rows(
         assert found[sample] == pytest.approx(naive.primary, abs=1e-12)
 
 
-def test_constant_sides_give_no_correlation() -> None:
+def test_constant_predictions_or_labels_give_no_correlation() -> None:
     for kind, names, labels in (("regress", ("pearson", "spearman"), ()), ("classify", ("matthews",), PAIR)):
         made = rows(RNG.integers(0, 2, N), np.ones(N))
         assert not resampled_scores(task(kind, *names, labels=labels), "v", [made], samples=5).any()
 
 
-def test_span_scores_are_means_of_each_rows_values(tmp_path: Path) -> None:
+def test_span_scores_are_means_over_rows(tmp_path: Path) -> None:
     exact, f1 = RNG.integers(0, 2, N).astype(float), RNG.random(N)
     made = RowPredictions(
         pa.array(map(str, range(N))),
@@ -90,7 +88,9 @@ def test_span_scores_are_means_of_each_rows_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "values", "more"), CASES, ids=[case[0].kind for case in CASES])
-def test_predictions_survive_the_file(task: Task, values: np.ndarray, more: dict, tmp_path: Path) -> None:
+def test_predictions_are_unchanged_after_saving_and_loading(
+    task: Task, values: np.ndarray, more: dict, tmp_path: Path
+) -> None:
     chances = np.random.default_rng(6).random((N, 3)).astype(np.float32).astype(float)
     made = rows(values[0], values[1], probabilities=None if more else chances, **more)
     made.write(tmp_path / "a.parquet", "t", "validation")
@@ -108,25 +108,25 @@ def difference(task: Task, one: RowPredictions, other: RowPredictions, samples: 
     return paired_difference([ours], [others])
 
 
-def test_the_interval_is_that_of_scipys_paired_bootstrap() -> None:
+def test_the_interval_matches_the_paired_bootstrap_of_scipy() -> None:
     labels = RNG.integers(0, 2, 300)
     one, other = (np.where(RNG.random(300) < right, labels, 1 - labels) for right in (0.8, 0.7))
     accuracy = task("classify", "accuracy", labels=PAIR)
     found = difference(accuracy, rows(labels, one), rows(labels, other), 20_000)
 
-    def gap(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+    def accuracy_difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
         return a.mean(axis) - b.mean(axis)
 
     right = (one == labels).astype(float), (other == labels).astype(float)
     reference = stats.bootstrap(
-        right, gap, paired=True, method="percentile", n_resamples=20_000, random_state=0
+        right, accuracy_difference, paired=True, method="percentile", n_resamples=20_000, random_state=0
     ).confidence_interval
     assert found.difference == pytest.approx(right[0].mean() - right[1].mean())
     assert (found.low, found.high) == pytest.approx(tuple(reference), abs=0.006)
 
 
-def test_the_interval_covers_the_true_difference_in_95_of_100_cases() -> None:
-    """Two models with accuracies 0.8 and 0.7 on rows of a population; ties in difficulty make them paired."""
+def test_the_interval_has_95_percent_coverage() -> None:
+    """Two models with accuracies 0.8 and 0.7 and correlated errors."""
     rng, hits = np.random.default_rng(1), 0
     accuracy = task("classify", "accuracy", labels=PAIR)
     for _ in range(400):
@@ -138,8 +138,8 @@ def test_the_interval_covers_the_true_difference_in_95_of_100_cases() -> None:
     assert 0.91 <= hits / 400 <= 0.98
 
 
-def test_the_interval_covers_the_seeds_too() -> None:
-    """Runs whose accuracy varies by seed: with rows alone the interval is far too narrow."""
+def test_the_interval_accounts_for_the_variation_between_seeds() -> None:
+    """If accuracy varies between seeds, an interval over rows alone is far too narrow."""
     rng, hits, narrow = np.random.default_rng(2), 0, 0
     accuracy = task("classify", "accuracy", labels=PAIR)
     zeros = np.zeros(400)
@@ -159,7 +159,7 @@ def test_the_interval_covers_the_seeds_too() -> None:
     assert narrow / 150 < 0.7
 
 
-def test_verdicts_and_the_mean_over_tasks() -> None:
+def test_verdicts_for_tasks_and_for_the_mean_over_tasks() -> None:
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 2, 400)
     weak = np.where(rng.random(400) < 0.6, labels, 1 - labels)
@@ -178,7 +178,7 @@ def test_verdicts_and_the_mean_over_tasks() -> None:
     assert found.high - found.low < 0.06 and found.verdict == "better"
 
 
-def test_models_of_other_rows_are_refused() -> None:
+def test_models_scored_on_different_rows_are_rejected() -> None:
     accuracy = task("classify", "accuracy", labels=PAIR)
     one, other = rows(np.ones(4), np.ones(4)), rows(np.ones(5), np.ones(5))
     for unlike in (other, rows(np.zeros(4), np.ones(4))):

@@ -1,4 +1,4 @@
-"""`mtkd predict`: formats, streams, memory, and what is left when something fails."""
+"""`mtkd predict`: formats, streams, memory, and failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def by_length(rows: Rows) -> Iterator[dict[str, Any]]:
+def predict_by_length(rows: Rows) -> Iterator[dict[str, Any]]:
     """Predict `long` for texts of more than 20 characters."""
     for text in rows.texts[0].to_pylist():
         long = len(text) > 20
@@ -55,7 +55,7 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, by libraries other than the one under test."""
+    """Read the rows of a file with libraries other than the one under test."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 )
 def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> None:
     source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / name
-    assert predict_file(by_length, TASK, source, out, block=5) == 23
+    assert predict_file(predict_by_length, TASK, source, out, block=5) == 23
     found = read(out)
     assert [row["text"] for row in found] == [row["text"] for row in ROWS]
     assert [row["prediction"] for row in found] == [expected(row) for row in ROWS]
@@ -85,22 +85,24 @@ def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> No
         assert [row["probabilities"]["short"] == 1 for row in found] == [expected(r) == "short" for r in ROWS]
     again = tmp_path / f"again-{name}"
     with pytest.raises(UserError, match="already has the column 'prediction'") as refused:
-        predict_file(by_length, TASK, out, again, block=4, probabilities=False)
+        predict_file(predict_by_length, TASK, out, again, block=4, probabilities=False)
     assert refused.value.hint is not None and "`replace=True`" in refused.value.hint and not again.exists()
-    assert predict_file(by_length, TASK, out, again, block=4, probabilities=False, replace=True) == 23
+    assert predict_file(predict_by_length, TASK, out, again, block=4, probabilities=False, replace=True) == 23
     added = [key for key in found[0] if key != "empty"]
     assert [{key: row[key] for key in added} for row in read(again)] == [
         {key: row[key] for key in added} for row in found
     ]
 
 
-def test_rows_alone_get_one_column(tmp_path: Path) -> None:
-    predict_file(by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False)
+def test_predictions_without_probabilities_are_one_column(tmp_path: Path) -> None:
+    predict_file(
+        predict_by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False
+    )
     assert list(read(tmp_path / "b.csv")[0]) == [*ROWS[0], "prediction"]
 
 
-class Numbered(io.RawIOBase):
-    """An endless file of numbered rows, which counts those that were read."""
+class EndlessFile(io.RawIOBase):
+    """An endless file of numbered rows that counts how many were read."""
 
     rows = 0
 
@@ -114,23 +116,23 @@ class Numbered(io.RawIOBase):
         return len(line)
 
 
-def test_standard_input_is_read_no_further_than_needed(
+def test_no_more_of_standard_input_is_read_than_needed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = Numbered()
+    source = EndlessFile()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(source)))
     seen: list[tuple[int, int]] = []
 
-    class Enough(Exception):
+    class EnoughRows(Exception):
         pass
 
     def predict(rows: Rows) -> Iterator[dict[str, Any]]:
         if len(seen) == 5:
-            raise Enough
+            raise EnoughRows
         seen.append((source.rows, len(rows)))
-        return by_length(rows)
+        return predict_by_length(rows)
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughRows):
         predict_file(predict, TASK, Path("-"), Path("-"), block=2000)
     assert [count for _, count in seen] == [2000] * 5
     for number, (rows, _) in enumerate(seen, 1):
@@ -140,11 +142,11 @@ def test_standard_input_is_read_no_further_than_needed(
 
 
 @pytest.mark.parametrize("names", [("/dev/stdin", "/dev/stdout"), ("/dev/fd/0", "/proc/self/fd/1")])
-def test_device_names_of_standard_input_and_output(
+def test_device_files_name_standard_input_and_output(
     names: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a word"}\n{"text": "more"}\n')))
-    assert predict_file(by_length, TASK, *map(Path, names)) == 2
+    assert predict_file(predict_by_length, TASK, *map(Path, names)) == 2
     assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["a word", "more"]
 
 
@@ -154,20 +156,20 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         source = tmp_path / f"{count}.csv"
         source.write_text("text;other\n" + "".join(f"row {n};{'x' * 100}\n" for n in range(count)), "utf-8")
         tracemalloc.start()
-        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=250) == count
+        assert predict_file(predict_by_length, TASK, source, tmp_path / "out.jsonl", block=250) == count
         sizes.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert sizes[1] < 1.3 * sizes[0] and sizes[1] < source.stat().st_size, "the file has about 1.1 MB"
 
 
-def test_nothing_is_left_or_replaced_if_it_is_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_prediction_leaves_and_replaces_nothing(tmp_path: Path) -> None:
     source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / "out.csv"
     out.write_text("before")
 
     def interrupted(rows: Rows) -> Iterator[dict[str, Any]]:
         if "22," in rows.texts[0].to_pylist()[-1]:
             raise KeyboardInterrupt
-        return by_length(rows)
+        return predict_by_length(rows)
 
     with pytest.raises(KeyboardInterrupt):
         predict_file(interrupted, TASK, source, out, block=5)
@@ -181,20 +183,20 @@ def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> 
         predict_file(lambda rows: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
 
 
-def test_rows_without_text_are_counted(tmp_path: Path) -> None:
+def test_rows_with_empty_texts_are_counted_in_a_warning(tmp_path: Path) -> None:
     texts = ["a word", "", " \t", "more words"]
     source = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     with pytest.warns(mtkd.MtkdWarning, match=r"2 rows of .*in\.jsonl with an empty text"):
-        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
+        assert predict_file(predict_by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
 
 
-def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
+def test_all_candidates_of_a_group_are_ranked_together(tmp_path: Path) -> None:
     rank = Task("r", "rank", ("text",), labels=("no", "yes"), group="id", positive=1)
     sizes = []
 
     def predict(rows: Rows) -> Iterator[dict[str, Any]]:
         sizes.append(len(rows))
-        return by_length(rows)
+        return predict_by_length(rows)
 
     for suffix in ("jsonl", "parquet"):
         predict_file(predict, rank, write_jsonl(tmp_path / "in.jsonl"), tmp_path / f"o.{suffix}", block=5)
@@ -203,7 +205,7 @@ def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "out", "more", "said"),
+    ("source", "out", "more", "message"),
     [
         ("gone.jsonl", "o.csv", {}, r"no such file: .*gone\.jsonl \(did you mean .*one\.jsonl'\?\)"),
         ("one.jsonl", "o.txt", {}, "`out='.*o.txt'`: the name does not say the format"),
@@ -220,15 +222,15 @@ def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
         ("empty.jsonl", "o.csv", {}, "empty"),
     ],
 )
-def test_a_mistake_is_one_error(
-    tmp_path: Path, source: str, out: str, more: dict[str, Any], said: str
+def test_invalid_usage_is_one_error(
+    tmp_path: Path, source: str, out: str, more: dict[str, Any], message: str
 ) -> None:
     write_jsonl(tmp_path / "one.jsonl", [{"text": "a\tb"}])
     write_jsonl(tmp_path / "two.jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
     write_jsonl(tmp_path / "empty.jsonl", [])
     place = Path(out) if out == "-" else tmp_path / out
-    with pytest.raises(UserError, match=said):
-        predict_file(by_length, TASK, tmp_path / source, place, **more)
+    with pytest.raises(UserError, match=message):
+        predict_file(predict_by_length, TASK, tmp_path / source, place, **more)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.jsonl", "one.jsonl", "two.jsonl"]
 
 
@@ -241,7 +243,7 @@ def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     encoder = StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
     model = MultiTaskModel(encoder, resolve("rte,mnli"), Tokeniser.load(str(tiny_encoder)), ModelInfo(40))
     for weight in model.parameters():
-        if weight.ndim == 2:  # large, so that predictions differ between rows
+        if weight.ndim == 2:  # large weights, so that predictions differ between rows
             torch.nn.init.normal_(weight, std=0.35)
     model.save(place / "model")
     mtkd.export(place / "model", out=place / "export")
@@ -281,7 +283,7 @@ def test_models_and_their_exports_predict_the_same(models: tuple[Path, Path], tm
             assert found["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-4)
 
 
-# Modules that are missing where only onnxruntime, tokenizers, numpy, pyarrow, pydantic, click and rich are.
+# Modules that are missing with only onnxruntime, tokenizers, numpy, pyarrow, pydantic, click and rich.
 MISSING = (
     "torch", "transformers", "datasets", "pandas", "sklearn", "scipy", "safetensors",
     "accelerate", "huggingface_hub", "psutil", "matplotlib", "spacy", "nltk",
@@ -302,7 +304,7 @@ main()
 
 
 def without_torch(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command line where importing these packages fails."""
+    """Run a command line in a process in which importing these packages fails."""
     command = [sys.executable, "-c", WITHOUT, *map(str, words)]
     return subprocess.run(command, input=text, capture_output=True, text=True)
 
@@ -350,7 +352,9 @@ def test_a_killed_command_leaves_nothing(models: tuple[Path, Path], tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_without_torch_is_one_error(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_model_that_needs_torch_is_one_error_without_torch(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
     source = write_jsonl(tmp_path / "in.jsonl", PAIRS)
     done = without_torch(
         "predict", "--model", models[0], "--task", "rte", "--in", source, "--out", tmp_path / "o.csv"

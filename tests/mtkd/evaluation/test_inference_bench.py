@@ -45,7 +45,7 @@ def bert(tokeniser, tasks=("sst2", "rte")) -> MultiTaskModel:
     return with_heads(TransformerEncoder(TransformerConfig(hf=hf)), tokeniser, tasks)
 
 
-def test_results_of_saved_models(tokeniser, tmp_path, monkeypatch):
+def test_the_benchmark_reports_time_memory_and_size_of_saved_models(tokeniser, tmp_path, monkeypatch):
     models = {"bert": bert(tokeniser), "bilstm": bilstm(tokeniser)}
     places = {name: tmp_path / name for name in models}
     for name, model in models.items():
@@ -71,7 +71,7 @@ def test_results_of_saved_models(tokeniser, tmp_path, monkeypatch):
         assert result.to_json()["parameters"]["total"] == weights
 
 
-def test_a_checkpoint_is_timed_with_heads_for_the_tasks_of_the_others(
+def test_a_checkpoint_is_timed_with_heads_for_the_tasks_of_the_other_models(
     tokeniser, tmp_path, monkeypatch, save_checkpoint
 ):
     place = save_checkpoint("Bert")
@@ -91,7 +91,7 @@ def test_a_checkpoint_is_timed_with_heads_for_the_tasks_of_the_others(
 
 @pytest.mark.slow(reason="a fresh process imports torch to measure its memory")
 @pytest.mark.skipif(not bench.STATUS.exists(), reason="the system does not tell a process its peak memory")
-def test_peak_memory_is_that_of_the_batch(tokeniser, tmp_path):
+def test_peak_memory_is_measured_for_the_batch(tokeniser, tmp_path):
     bilstm(tokeniser).save(tmp_path / "model")
     ballast = torch.ones(75_000_000)  # this process's own memory must not count
     settings = BenchSettings(seq_len=256, batch=512)
@@ -128,7 +128,7 @@ def test_every_model_reads_the_same_number_of_real_tokens(tokeniser):
     assert torch.stack([t.ids.max() for t in (joint, *pair, *single)]).max() < tokeniser.vocab_size
 
 
-def test_which_head_answers(tokeniser):
+def test_the_head_to_be_timed_can_be_chosen(tokeniser):
     both = {"a": bert(tokeniser), "b": bilstm(tokeniser)}
     assert common_head(both, None) == "rte"
     assert common_head(both, "sst2") == "sst2"
@@ -139,7 +139,7 @@ def test_which_head_answers(tokeniser):
         common_head({**both, "c": bilstm(tokeniser, ("cola",))}, None)
 
 
-def test_refuses_what_cannot_be_run(tokeniser, tmp_path):
+def test_models_that_cannot_be_timed_are_rejected(tokeniser, tmp_path):
     bert(tokeniser).save(tmp_path / "bert")
     with pytest.raises(UserError, match=r"cannot read 17 tokens(.|\n)*16 or fewer"):
         bench.bench_inference({"bert": tmp_path / "bert"}, BenchSettings(seq_len=17))

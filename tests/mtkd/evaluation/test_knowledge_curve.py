@@ -1,4 +1,4 @@
-"""Score against hidden-state knowledge: points of runs made by hand, curves, plots, the command."""
+"""Score against hidden-state knowledge: points of hand-made runs, curves, plots, and the command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def write_run(
     place: Path, score: float, depth: int | None, tokens: int | None, width: float, **more: Any
 ) -> None:
-    """A finished run of hsk-tinybert-4 as its directory says: a student of 2 layers that reads 24 tokens."""
+    """Write a finished run of hsk-tinybert-4: a student of 2 layers that reads 24 tokens."""
     kept = {"terms.hidden.depth": depth, "terms.hidden.tokens": tokens, "terms.hidden.width": width}
     settings = load_settings("hsk-tinybert-4", "distill", {**kept, "student.max_length": 24, **more})
     values = {"metrics": {"accuracy": score}, "primary": score, "majority": 0.5, "loss": 1.0, "rows": 8}
@@ -37,7 +37,7 @@ def write_run(
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A grid's directory with runs of several sizes, and one that is not finished."""
+    """The directory of a grid with runs of several sizes, and an unfinished one."""
     saved = SimpleNamespace(config=SimpleNamespace(spec=SimpleNamespace(layers=2)))
     monkeypatch.setattr("mtkd.evaluation.knowledge_curve.read_saved", lambda place: saved)
     write_run(tmp_path / "runs" / "a", 0.60, 1, 4, 0.5)
@@ -51,7 +51,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def test_points_of_runs(runs: Path) -> None:
+def test_each_run_becomes_a_point(runs: Path) -> None:
     found = {Path(point.run).name: point for point in read_points([runs])}
     assert found.keys() == set("abcde"), "the unfinished run has none"
     # The full set: the embeddings and 2 layers, 24 tokens each, of which c keeps everything.
@@ -69,7 +69,7 @@ def test_points_of_runs(runs: Path) -> None:
         read_points([runs / "deep" / "nothing"])
 
 
-def test_a_curve_holds_mean_best_and_count_by_rising_amount(runs: Path) -> None:
+def test_a_curve_has_mean_best_and_count_sorted_by_amount(runs: Path) -> None:
     points = [point for point in read_points([runs]) if point.depth]
     assert curve(points, "ahsk") == [
         (2.0, pytest.approx(0.65), 0.70, 2),
@@ -82,13 +82,13 @@ def point(depth: int, tokens: int, width: float, score: float) -> Point:
     return Point("r", "rte", "m", depth, tokens, width, (3, 24), None, "att", "magnitude", score)
 
 
-def test_the_star_is_the_uniform_map_if_it_was_run() -> None:
+def test_the_star_marks_the_uniform_layer_map() -> None:
     upper, uniform = (replace(point(3, 24, 1.0, score), top=top) for score, top in ((0.7, 10), (0.6, None)))
     assert whole_points([point(3, 12, 1.0, 0.5), upper]) == [upper]
     assert whole_points([point(0, 24, 1.0, 0.5), upper, uniform]) == [uniform]
 
 
-def test_a_dimension_is_drawn_where_it_varies_and_the_others_are_whole(tmp_path: Path) -> None:
+def test_a_panel_shows_the_dimension_that_varies_while_the_others_are_complete(tmp_path: Path) -> None:
     along_depth = [point(1, 24, 1.0, 0.5), point(2, 24, 1.0, 0.6)]
     files = plot_knowledge([*along_depth, point(3, 5, 0.5, 0.7)], tmp_path / "one")
     assert [file.name for file in files] == ["joint.png", "depth.png"]
@@ -123,7 +123,7 @@ def test_plots_are_not_written_to_a_file(runs: Path, tmp_path: Path, mtkd: Calla
 
 
 @pytest.mark.parametrize(
-    ("terms", "complaint"),
+    ("terms", "message"),
     [
         ([], r": identity.settings.terms = \[\] is not valid"),
         ({"hidden": {}}, " lacks the key 'identity.settings.terms.hidden.loss'"),
@@ -133,10 +133,10 @@ def test_plots_are_not_written_to_a_file(runs: Path, tmp_path: Path, mtkd: Calla
         ),
     ],
 )
-def test_damaged_settings_name_the_file(runs: Path, terms: Any, complaint: str) -> None:
+def test_damaged_settings_name_the_file(runs: Path, terms: Any, message: str) -> None:
     file = runs / "a" / "run.json"
     record = json.loads(file.read_text())
     record["identity"]["settings"]["terms"] = terms
     file.write_text(json.dumps(record))
-    with pytest.raises(UserError, match=f"{file}{complaint}"):
+    with pytest.raises(UserError, match=f"{file}{message}"):
         read_points([runs])

@@ -1,4 +1,4 @@
-"""Class weights against torch's weighted cross-entropy, and the settings for unlabelled rows."""
+"""Class weights compared with torch's weighted cross-entropy, and the settings for unlabelled rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data() -> TrainingData:
 
 
 @pytest.mark.parametrize("setting", ["balanced", [1.0, 4.0, 0.5], [0.0, 2.0, 2.0]])
-def test_the_loss_is_the_weighted_mean_of_torch(setting: Any) -> None:
+def test_the_loss_matches_the_weighted_cross_entropy_of_torch(setting: Any) -> None:
     loaded = data()
     labels = torch.tensor([*LABELS, torch.nan])  # the last row has no label
     objective = weigh_classes(labels_objective(), TrainSettings(class_weights=setting), loaded)
@@ -58,7 +58,7 @@ def test_the_loss_is_the_weighted_mean_of_torch(setting: Any) -> None:
         weigh_classes(labels_objective(), TrainSettings(class_weights=[0.0, 1.0, 1.0]), loaded)
 
 
-def test_weights_that_do_not_fit_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_invalid_class_weights_are_rejected(tiny_encoder: Path, tmp_path: Path) -> None:
     for weights, tasks, objective, message in (
         ([1.0, 2.0], [THREE], labels_objective(), "the task 'three' has 3 labels, not 2"),
         ("balanced", [TASKS["stsb"]], labels_objective(), "no task of this run is a classification"),
@@ -89,7 +89,7 @@ def test_rows_of_which_the_teacher_is_unsure_are_dropped() -> None:
     assert found["three"].tolist() == [True, True, True, False, True, False]
 
 
-def test_a_run_leaves_them_out(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_run_drops_rows_with_low_confidence(tiny_teacher: Path, tmp_path: Path) -> None:
     changes = {
         "train.steps": 2,
         "train.batch_size": 8,

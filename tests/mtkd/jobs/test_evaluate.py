@@ -1,4 +1,4 @@
-"""`evaluate` and `predict`: what is scored, skipped and reported, the tasks that a model carries, devices."""
+"""`evaluate` and `predict`: what is scored, skipped and reported, the tasks saved in a model, devices."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_task(
+def custom_task(
     tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory, write_task: Callable[..., Path]
 ) -> tuple[Path, Path]:
-    """A run on a task of the user's own, and the directory of its TOML file and rows."""
+    """A run on a custom task, and the directory with its TOML file and rows."""
     place, labels = tmp_path_factory.mktemp("own"), ("cat", "dog", "bird")
     rows = [{"text": f"the {name} {n}", "label": name} for n in range(8) for name in labels]
     file = write_task(place / "task", "classify", labels, train=rows, validation=rows)
@@ -88,7 +88,7 @@ def test_a_task_without_labels_is_skipped_and_the_others_are_scored(
     assert mtkd(*words).code == 2, "a wrong row is an error, not a reason to skip"
 
 
-def test_class_report_against_scikit_learn() -> None:
+def test_the_class_report_matches_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     task = Task(name="t", kind="classify", columns=("a",), labels=("a", "b", "c", "never"))
     labels, predictions = rng.integers(0, 3, 200).astype(float), rng.integers(0, 4, 200)
@@ -109,7 +109,9 @@ def test_class_report_against_scikit_learn() -> None:
     assert found.confused_with(0) == f"{task.labels[1 + wrong.argmax()]} ({wrong.max()})"
 
 
-def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_class_report_is_printed_and_written_as_json(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
     words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte,stsb", "--quiet")
     plain, reported = mtkd(*words), mtkd(*words, "--report", "--json", tmp_path / "scores.json")
     assert "class by class" not in plain.out and "best constant prediction" in plain.out
@@ -123,8 +125,8 @@ def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_p
     assert sum(found["support"] for found in details["classes"]) == rows
 
 
-def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
-    """On 100 rows, half of each class, 75 right ones are more than chance explains, and 54 are not."""
+def test_a_score_within_noise_of_the_baseline_is_a_warning() -> None:
+    """With 100 rows in two equal classes, 75 correct predictions are better than chance, and 54 are not."""
     labels = np.repeat([0.0, 1.0], 50)
 
     def scored(task: str, predictions: np.ndarray) -> TaskScores:
@@ -147,7 +149,7 @@ def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
     assert "always predicting the mean" in weak and "(0.000)" in weak
 
 
-def test_two_models_and_baselines_row_by_row(
+def test_two_models_and_the_baselines_are_compared_row_by_row(
     mtkd: Callable, tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     words = ["--data", "pocket", "--tasks", "rte,stsb,sst2", "--limit", 40, "--quiet"]
@@ -176,7 +178,7 @@ def test_two_models_and_baselines_row_by_row(
     assert missing.code == 2 and "error: --against:" in missing.err and "hint" not in missing.err
 
 
-def test_the_frozen_encoder_against_scikit_learn(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_frozen_encoder_baseline_matches_scikit_learn(tiny_encoder: Path, tmp_path: Path) -> None:
     source = open_data("pocket")
     task = TASKS["sst2"]
     train, validation = (load_rows(source, task, split, 60) for split in ("train", "validation"))
@@ -208,7 +210,7 @@ def test_the_frozen_encoder_against_scikit_learn(tiny_encoder: Path, tmp_path: P
     assert any((predictions == choice).all() for choice in choices)
 
 
-def test_the_cut_of_the_cosine_is_the_best_of_all() -> None:
+def test_the_cosine_threshold_is_the_best_of_all_thresholds() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         values, positive = rng.integers(0, 6, 12).astype(float), rng.random(12) < 0.5
@@ -218,8 +220,10 @@ def test_the_cut_of_the_cosine_is_the_best_of_all() -> None:
         assert right == max(((s * (values - cut) > 0) == positive).sum() for cut in cuts for s in (1, -1))
 
 
-def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path) -> None:
-    run, task = own_task
+def test_a_model_contains_its_custom_tasks(
+    mtkd: Callable, custom_task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, task = custom_task
     by_file = evaluate(run, str(task), str(task / "topics.toml"))
     by_name = evaluate(run, "pocket", "topics")
     assert by_name.scores == by_file.scores == evaluate(run, "pocket").scores
@@ -231,8 +235,10 @@ def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Pat
     assert unknown.code == 2 and "did you mean 'topics'" in unknown.err
 
 
-def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: Path) -> None:
-    run, task = own_task
+def test_files_of_a_task_may_move_to_the_data_directory(
+    custom_task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, task = custom_task
     before = evaluate(run, "pocket", "topics").scores
     moved = tmp_path / "data" / "topics"
     shutil.copytree(task, moved)
@@ -245,10 +251,10 @@ def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: 
         hidden.rename(task)
 
 
-def test_rows_in_the_data_directory_precede_those_of_the_task_file(
-    own_task: tuple[Path, Path], tmp_path: Path
+def test_the_data_directory_takes_precedence_over_the_task_file(
+    custom_task: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    run, task = own_task
+    run, task = custom_task
     held_out = tmp_path / "topics" / "validation.csv"
     (unused,) = evaluate(run, str(tmp_path), "topics").warnings
     assert "has no topics/validation.csv" in unused and str(task) in unused
@@ -276,19 +282,19 @@ def test_rows_in_the_data_directory_precede_those_of_the_task_file(
 
 
 def test_the_input_of_predict_is_never_overwritten(
-    mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path
+    mtkd: Callable, custom_task: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source = write(tmp_path / "in.jsonl", [{"text": "the cat"}])
     before = source.read_text()
     (tmp_path / "symbolic.jsonl").symlink_to(source)
     os.link(source, tmp_path / "hard.jsonl")
     for out in ("in.jsonl", "symbolic.jsonl", "hard.jsonl"):
-        answered = mtkd("predict", "--model", own_task[0], "--in", source, "--out", tmp_path / out)
+        answered = mtkd("predict", "--model", custom_task[0], "--in", source, "--out", tmp_path / out)
         assert answered.code == 2 and "would be overwritten" in answered.err
         assert source.read_text() == before
 
 
-def test_a_file_is_read_without_any_source(tmp_path: Path) -> None:
+def test_a_task_file_with_files_needs_no_data_source(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"sentence": "x", "label": 9}, {"sentence": "y", "label": 9}])
     rows = unlabelled_rows(TASKS["sst2"], read_file(path, ["sentence"]))
     assert rows.texts[0].to_pylist() == ["x", "y"] and np.isnan(rows.labels).all()
@@ -320,7 +326,7 @@ def test_a_missing_device_is_one_error(
         assert "expected: cpu" in answered.err and not (tmp_path / "run").exists()
 
 
-def test_devices_and_learning_rates_of_training(
+def test_training_uses_the_given_device_and_learning_rate(
     mtkd: Callable, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert str(find_device("cpu")) == "cpu" and find_device(None).type in ("cpu", "cuda", "mps")
@@ -339,20 +345,20 @@ def test_devices_and_learning_rates_of_training(
     assert refused.code == 2 and "several processes" in refused.err
 
 
-def test_predictions_replace_nothing_but_predictions(
+def test_predictions_only_replace_earlier_predictions(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte", "--limit", 8)
     mine = tmp_path / "rows/rte/validation.parquet"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    for directory, said in (
+    for directory, message in (
         (tmp_path / "rows", "does not hold predictions"),
         (tiny_teacher / "predictions", "belongs to a run"),
         (tiny_teacher, "lies inside"),
     ):
         answered = mtkd(*words, "--predictions", directory)
-        assert answered.code == 2 and said in answered.err, answered.err
+        assert answered.code == 2 and message in answered.err, answered.err
     assert mine.read_text() == "mine"
     for name in ("predictions/rte/.validation.parquet", ".scores.json"):
         leftover = tmp_path / f"{name}.0123456789abcdef.tmp"  # as a killed process leaves one
@@ -364,7 +370,7 @@ def test_predictions_replace_nothing_but_predictions(
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path) -> None:
+def test_the_error_for_something_that_is_not_a_model_lists_what_can_be_scored(tmp_path: Path) -> None:
     either = "an mtkd run, or a fine-tuned transformers checkpoint"
     encoder = Path(locate("minilm"))
     (tmp_path / "rows.csv").write_text("a\n")
@@ -388,6 +394,6 @@ def test_what_is_no_model_is_refused_with_all_that_can_be_scored(tmp_path: Path)
             assert "a pair (transformers model, fast tokeniser)" in (refused.value.expected or "")
 
 
-def test_an_empty_split_is_not_the_validation_split() -> None:
+def test_an_empty_split_name_does_not_mean_validation() -> None:
     labelled, skipped = labelled_rows(open_data("pocket"), [TASKS["rte"]], "", 4)
     assert not labelled and skipped["rte"].startswith("no split '' in 'pocket'")

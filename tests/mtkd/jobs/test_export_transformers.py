@@ -1,4 +1,4 @@
-"""A student as a transformers model answers as the student does."""
+"""A student exported as a transformers model gives the same predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def roberta() -> TransformerEncoder:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_classifier_answers_in_a_pipeline(family: str, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_exported_classifier_works_in_a_transformers_pipeline(
+    family: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler") if family == "bert" else roberta()
     model = mtkd.Model(model_of(encoder, tiny_encoder, "rte,sst2,stsb", head_hidden_size=0))
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", tasks="rte")
@@ -43,7 +45,7 @@ def test_a_classifier_answers_in_a_pipeline(family: str, tiny_encoder: Path, tmp
     assert min(5, max(0, made["score"])) == pytest.approx(wanted, abs=1e-3)  # predictions stay in the range
 
 
-def test_the_export_is_a_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_export_can_be_a_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler")
     model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden_size=0))
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", data="pocket", limit=30)
@@ -51,14 +53,14 @@ def test_the_export_is_a_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
     assert mtkd.evaluate(tmp_path / "x", data="pocket", tasks="rte", limit=30)
 
 
-def test_a_ranker_has_one_score(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_an_exported_ranking_model_has_one_score(tiny_encoder: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler")
     model = mtkd.Model(model_of(encoder, tiny_encoder, "qnli_rank", head_hidden_size=0))
     assert mtkd.export(model, out=tmp_path / "x", format="transformers").difference < 1e-4
     assert mtkd.evaluate(tmp_path / "x", data="pocket", tasks="qnli_rank", limit=30)
 
 
-def test_a_reader_finds_the_same_spans(span_teacher: Path, tmp_path: Path) -> None:
+def test_an_exported_span_model_finds_the_same_spans(span_teacher: Path, tmp_path: Path) -> None:
     mtkd.export(span_teacher, out=tmp_path / "x", format="transformers", tasks="squad_v2")
     reader = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "x").eval()
     tokeniser = AutoTokenizer.from_pretrained(tmp_path / "x")
@@ -67,7 +69,7 @@ def test_a_reader_finds_the_same_spans(span_teacher: Path, tmp_path: Path) -> No
     assert out.start_logits.shape == out.end_logits.shape
 
 
-def test_what_transformers_cannot_express(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_models_that_transformers_cannot_express_are_rejected(tiny_encoder: Path, tmp_path: Path) -> None:
     for encoder, what in (
         (bilstm(tiny_encoder), "bilstm"),
         (bi_encoder(tiny_encoder), "a bi-encoder"),

@@ -1,4 +1,4 @@
-"""Models and corpora go to the hub and come back unchanged. The hub is a server in this process."""
+"""Models and corpora are pushed to the hub and pulled unchanged. The hub is a server in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     from_hub.cache_clear()
 
 
-def test_a_model_comes_back_unchanged(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_pulled_model_equals_the_pushed_one(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:
     address = mtkd.push(tiny_teacher, "someone/teacher")
     assert address.endswith("/someone/teacher") and hub.tokens == {"Bearer hf_test"}
     sent = hub.files["someone/teacher"]
@@ -63,7 +63,9 @@ def test_a_checkpoint_on_the_hub_predicts_and_is_timed_as_one_on_disk(
     assert timed.name == "someone/checkpoint"
 
 
-def test_only_files_without_code_travel(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_files_with_code_are_neither_pushed_nor_pulled(
+    hub: FakeHub, tiny_teacher: Path, tmp_path: Path
+) -> None:
     mtkd.push(tiny_teacher, "someone/teacher")
     hub.files["someone/teacher"] |= {"setup.py": b"print()", "pytorch_model.bin": b"x"}
     made = mtkd.pull("someone/teacher", out=tmp_path / "x")
@@ -71,7 +73,7 @@ def test_only_files_without_code_travel(hub: FakeHub, tiny_teacher: Path, tmp_pa
     assert written == {file.name for file in (tiny_teacher / "model").iterdir()}
 
 
-def test_a_corpus_becomes_a_data_set(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_corpus_is_pushed_as_a_data_set(hub: FakeHub, tmp_path: Path) -> None:
     mtkd.augment.mask(data="pocket", tasks="rte", limit=8, copies=2, out=tmp_path / "corpus")
     assert "/datasets/someone/copies" in mtkd.push(tmp_path / "corpus", "someone/copies")
     made = mtkd.pull("someone/copies", out=tmp_path / "again")
@@ -82,7 +84,7 @@ def test_a_corpus_becomes_a_data_set(hub: FakeHub, tmp_path: Path) -> None:
     assert len(list(made.glob(card.data.configs[0]["data_files"]))) > 0
 
 
-def test_the_card_has_the_scores(tiny_teacher: Path) -> None:
+def test_the_model_card_has_the_scores(tiny_teacher: Path) -> None:
     card = ModelCard.load(tiny_teacher / "model" / "README.md")
     scores = mtkd.load(tiny_teacher).scores
     found = {r.dataset_name: r.metric_value for r in card.data.eval_results if r.metric_type == "accuracy"}
@@ -93,7 +95,7 @@ def test_the_card_has_the_scores(tiny_teacher: Path) -> None:
     )
 
 
-def test_what_cannot_be_pushed_or_pulled(
+def test_invalid_pushes_and_pulls_are_errors(
     hub: FakeHub, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="cannot download someone/none"):
@@ -115,7 +117,7 @@ def test_what_cannot_be_pushed_or_pulled(
         mtkd.push(tiny_teacher, "someone/y")
 
 
-def test_what_is_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_on_the_hub_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     names = {"bert-base-uncased": True, "owner/model": True, "runs/teacher": False, "runs": False}

@@ -1,4 +1,4 @@
-"""Suggested students: sizes and commands against real runs, targets, and what is refused."""
+"""Suggested students: sizes and commands compared with real runs, targets, and invalid requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {"seq_len": 8, "batch": 2, "rounds": 2}
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory, save_random_bert: Callable[..., None]) -> Path:
-    """A random BERT of 3 layers, 64 wide, with heads for two tasks."""
+    """A random BERT of 3 layers and width 64, with heads for two tasks."""
     place = tmp_path_factory.mktemp("suggest")
     save_random_bert(place / "encoder", heads=2, hidden_size=64)
     encoder, tokeniser = TransformerEncoder.pretrained(str(place / "encoder")), str(place / "encoder")
@@ -47,7 +47,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory, save_random_bert: Callable
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model is run, but the clock says 6 s for the teacher, 1 to 5 s for three students, else 2 s."""
+    """Every model is run, but the reported times are 6 s (teacher), 1 to 5 s (three students), else 2 s."""
 
     def fake(runs: Mapping[str, Callable[[], Any]], *given: Any) -> dict[str, list[float]]:
         time_in_turn(runs, 1, 0)
@@ -59,7 +59,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mtkd.jobs.suggest.time_in_turn", fake)
 
 
-def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) -> None:
+def test_suggested_sizes_and_commands_match_real_runs(timed: None, teacher: Path) -> None:
     found = library.suggest_students(teacher, data="pocket", **SMALL)
     names = [student.name for student in found.students]
     pruned = [name for name in names if name.endswith(" tokens")]
@@ -75,7 +75,7 @@ def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) ->
         assert sets == student.settings and {"--data", "pocket", "sst2,rte", str(teacher)} <= set(words)
         settings = load_settings(recipe, "distill", {**sets, "student.max_length": 16})
         validated = validate_run(settings, str(teacher), tasks)
-        if student.name == "static":  # as its pruned form, but the teacher would run on 30,522 tokens
+        if student.name == "static":  # like its pruned form, but the teacher would run with 30,522 tokens
             continue
         real = count_parameters(prepare_run(validated, texts).student)
         assert real.total == student.parameters, student.name
@@ -83,7 +83,7 @@ def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) ->
 
 
 @pytest.mark.slow(reason="times many students")
-def test_who_reaches_the_targets(timed: None, teacher: Path) -> None:
+def test_students_that_reach_the_targets_are_marked(timed: None, teacher: Path) -> None:
     def found(**targets: float) -> tuple[set[str], str | None]:
         answer: Suggestions = library.suggest_students(teacher, tasks="rte", **targets, **SMALL)
         return {student.name for student in answer.students if student.within_targets}, answer.nearest
@@ -101,7 +101,7 @@ def test_who_reaches_the_targets(timed: None, teacher: Path) -> None:
     assert first.rows_per_second == pytest.approx(2 / 5)
 
 
-def test_the_command_names_the_nearest_student(
+def test_the_command_suggests_the_nearest_student_if_none_reaches_the_target(
     timed: None, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     sizes = ["--seq-len", 8, "--batch", 2, "--rounds", 1, "--threads", 1]
@@ -138,7 +138,7 @@ def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "message"),
     [
         ({"target_speedup": 0}, r"`target_speedup=0`(.|\n)*above 0"),
         ({"max_mb": math.nan}, "`max_mb=nan`"),
@@ -153,12 +153,12 @@ def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path:
         ({"unlabelled": {"sst2": "more.csv"}}, "`unlabelled` has no effect without training rows"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], complaint: str, teacher: Path) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_invalid_requests_are_errors(given: dict[str, Any], message: str, teacher: Path) -> None:
+    with pytest.raises(UserError, match=message):
         library.suggest_students(**{"teacher": teacher, **SMALL, **given})
 
 
-def test_a_teacher_without_layers_is_refused(teacher: Path, tmp_path: Path) -> None:
+def test_a_teacher_without_layers_is_rejected(teacher: Path, tmp_path: Path) -> None:
     config = BiLSTMConfig(vocab_size=30522, embedding_size=4, projection_size=4, hidden_size=4, output_size=4)
     tokeniser = MultiTaskModel.load(teacher).tokeniser
     MultiTaskModel(BiLSTMEncoder(config), [TASKS["sst2"]], tokeniser, ModelInfo(16, 0)).save(tmp_path / "x")
@@ -166,7 +166,7 @@ def test_a_teacher_without_layers_is_refused(teacher: Path, tmp_path: Path) -> N
         library.suggest_students(tmp_path / "x", **SMALL)
 
 
-def test_students_that_find_no_answers_are_left_out(
+def test_students_that_cannot_do_span_tasks_are_left_out(
     timed: None, teacher: Path, mtkd: Callable[..., Any]
 ) -> None:
     sizes = ["--seq-len", 8, "--batch", 2, "--rounds", 1, "--threads", 1]

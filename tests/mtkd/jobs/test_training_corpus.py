@@ -22,7 +22,7 @@ TABLE = [{"a": f"text {n} of many", "label": n % 2} for n in range(40)]
 
 
 @pytest.mark.parametrize("unlabelled", [None, {"one": [(f"more {n}",) for n in range(15)]}])
-def test_corpora_of_both_formats_are_recognised_by_their_rows(
+def test_corpora_of_both_formats_are_matched_to_their_rows(
     unlabelled: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 12)

@@ -1,4 +1,4 @@
-"""Jobs: nothing is written before everything is validated; objects in place of names; work done once."""
+"""Training jobs: validation before writing, objects in place of names, and no repeated work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settings_of(**changes: object):
     return load_settings("mkd-lstm", "distill", {**SMALL, **changes})
 
 
-def by_name(out: Path, teacher: Path, **changes: object) -> RunDirectory:
+def distill_by_name(out: Path, teacher: Path, **changes: object) -> RunDirectory:
     return distill(Request("pocket", TASKS, out, 40, 16), settings_of(**changes), str(teacher))
 
 
@@ -53,7 +53,7 @@ def assert_same(one: MultiTaskModel, other: MultiTaskModel) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_a_store_of_other_rows_is_refused_before_anything_is_written(
+def test_a_store_of_other_rows_is_rejected_before_anything_is_written(
     mtkd, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -68,18 +68,18 @@ def test_a_store_of_other_rows_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_recorded_scores_are_those_of_evaluate_in_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
-    run = by_name(tmp_path / "run", tiny_teacher, **{"train.precision": "bf16"})
+def test_recorded_scores_match_mtkd_evaluate_in_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
+    run = distill_by_name(tmp_path / "run", tiny_teacher, **{"train.precision": "bf16"})
     again = evaluate(tmp_path / "run", "pocket", TASKS, limit=16, device="cpu")
     assert {f"{s.task}/{s.split}": s.loss for s in again.scores} == {
         name: scores["loss"] for name, scores in run.record["scores"].items()
     }
 
 
-def test_tasks_source_and_teacher_as_objects_give_the_same_student(
+def test_tasks_data_and_teacher_given_as_objects_give_the_same_student(
     tiny_teacher: Path, tmp_path: Path
 ) -> None:
-    named = by_name(tmp_path / "named", tiny_teacher)
+    named = distill_by_name(tmp_path / "named", tiny_teacher)
     teacher = MultiTaskModel.load(tiny_teacher)
     request = Request(PocketSource(), resolve(TASKS), tmp_path / "objects", 40, 16)
     given = distill(request, settings_of(), teacher)
@@ -93,8 +93,8 @@ def test_tasks_source_and_teacher_as_objects_give_the_same_student(
         distill(request, settings_of(), teacher)
 
 
-def test_losses_as_objects_are_those_of_the_recipe(tiny_teacher: Path, tmp_path: Path) -> None:
-    named = by_name(tmp_path / "named", tiny_teacher)
+def test_losses_given_as_objects_match_the_recipe(tiny_teacher: Path, tmp_path: Path) -> None:
+    named = distill_by_name(tmp_path / "named", tiny_teacher)
     request = Request("pocket", TASKS, tmp_path / "given", 40, 16)
     given = distill(request, settings_of(), str(tiny_teacher), losses={"logits": LogitsMSE()})
     assert_same(named.model(), given.model())
@@ -102,8 +102,8 @@ def test_losses_as_objects_are_those_of_the_recipe(tiny_teacher: Path, tmp_path:
         distill(request, settings_of(), str(tiny_teacher), losses=[SoftLabels(2.0)])
 
 
-def test_a_ready_made_student_is_trained_itself(tiny_teacher: Path, tmp_path: Path) -> None:
-    start = by_name(tmp_path / "start", tiny_teacher, **{"train.seed": 1}).model()
+def test_a_student_given_as_an_object_is_trained_in_place(tiny_teacher: Path, tmp_path: Path) -> None:
+    start = distill_by_name(tmp_path / "start", tiny_teacher, **{"train.seed": 1}).model()
     weights = {name: value.clone() for name, value in start.state_dict().items()}
     request = Request("pocket", TASKS, tmp_path / "run", 40, 16)
     done = distill(request, settings_of(), str(tiny_teacher), student=start)
@@ -112,7 +112,9 @@ def test_a_ready_made_student_is_trained_itself(tiny_teacher: Path, tmp_path: Pa
     assert done.record["identity"]["settings"]["student"]["max_length"] == start.info.max_length
 
 
-def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_recipe_for_plain_text_warns_of_its_steps_when_used_on_tasks(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
     small = {"layers": 1, "hidden_size": 8, "heads": 2, "intermediate_size": 8}
     sets = {f"student.transformer.{key}": value for key, value in small.items()}
     sets |= {"student.max_length": 24, "terms.relation.relation_heads": 2}
@@ -121,11 +123,11 @@ def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, 
         settings = load_settings(
             "minilmv2-12x384", "distill", sets | {f"train.{key}": value for key, value in train.items()}
         )
-        said: list[str] = []
+        warned: list[str] = []
         request = Request("pocket", "sst2", tmp_path / f"run-{train}", 16, 16)
-        with pytest.raises(ZeroDivisionError):  # not one step is made
-            distill(request, settings, str(tiny_teacher), callbacks=[Stops()], warn=said.append)
-        return [text for text in said if "epochs" in text]
+        with pytest.raises(ZeroDivisionError):  # training stops before the first step
+            distill(request, settings, str(tiny_teacher), callbacks=[StopAtStart()], warn=warned.append)
+        return [text for text in warned if "epochs" in text]
 
     (text,) = warnings()
     assert "400,000 steps of 256 rows are about 6,400,000 epochs over the 16 training rows" in text
@@ -133,22 +135,22 @@ def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, 
     assert warnings(steps=6) == warnings(epochs=6) == []
 
 
-class Stops(Callback):
+class StopAtStart(Callback):
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         raise ZeroDivisionError
 
 
-def test_truncated_texts_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_truncated_texts_cause_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     words = [3] * 18 + [9] * 2
     rows = [{"sentence": "cat " * n, "label": i % 2} for i, n in enumerate(words)]
     data = {"sst2": {"train": rows, "validation": rows}}
 
     def warnings(out: str, job: Callable[..., object], *given: object) -> list[str]:
-        said: list[str] = []
+        warned: list[str] = []
         request = Request(open_data(data), "sst2", tmp_path / out)
-        with pytest.raises(ZeroDivisionError):  # not one step is made
-            job(request, *given, callbacks=[Stops()], warn=said.append)
-        return [text for text in said if "truncated" in text]
+        with pytest.raises(ZeroDivisionError):  # training stops before the first step
+            job(request, *given, callbacks=[StopAtStart()], warn=warned.append)
+        return [text for text in warned if "truncated" in text]
 
     rows_of_sst2 = "10.0% of the training rows of sst2"
     warning = rows_of_sst2 + " have more than 8 tokens{}, and will be truncated; a larger {} keeps more"
@@ -160,7 +162,7 @@ def test_truncated_texts_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> No
     assert warnings("student", distill, student, str(tiny_teacher)) == expected
 
 
-def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_fine_tuning_does_not_change_the_given_model(tiny_teacher: Path, tmp_path: Path) -> None:
     changes = {"learning_rates": [1e-4, 1e-3], "train.epochs": 1}
     settings = load_settings("finetune", "finetune", changes)
     model = MultiTaskModel.load(tiny_teacher)
@@ -182,7 +184,7 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("metric", ["loss", "score"])
-def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
+def test_fine_tuning_tries_every_learning_rate_with_every_number_of_epochs(
     metric: str, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     changes = {
@@ -218,7 +220,7 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
     assert not (tmp_path / "not").exists()
 
 
-def test_the_start_of_fine_tuning_is_scored_once_and_kept_if_no_epoch_is_better(
+def test_the_initial_model_of_fine_tuning_is_scored_once_and_kept_if_no_epoch_is_better(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[float] = []
@@ -249,7 +251,7 @@ def test_the_start_of_fine_tuning_is_scored_once_and_kept_if_no_epoch_is_better(
     assert [record["epoch"] for record in new.record["training"]["history"]] == [1, 2], "its head is random"
 
 
-class Killed(Callback):
+class RaiseOnce(Callback):
     """Raises at the first call of a method."""
 
     def __init__(self, event: str):
@@ -260,14 +262,14 @@ class Killed(Callback):
 
 
 @pytest.mark.parametrize("event", ["on_evaluate", "on_step_end", "on_save"])
-def test_fine_tuning_that_is_killed_records_the_score_of_its_start_once(
+def test_killed_fine_tuning_records_the_score_of_the_initial_model_once(
     event: str, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     changes = {"learning_rates": [1e-2], "train.epochs": 1, "train.batch_size": 16}
     settings = load_settings("finetune", "finetune", changes | {"train.checkpoint_steps": 1})
     request = Request("pocket", "rte", tmp_path / "killed", 32, 16)
     with pytest.raises(KeyboardInterrupt):
-        finetune(request, settings, tiny_teacher, callbacks=[Killed(event)])
+        finetune(request, settings, tiny_teacher, callbacks=[RaiseOnce(event)])
     killed = finetune(request, settings, tiny_teacher)
     whole = finetune(replace(request, out=tmp_path / "whole"), settings, tiny_teacher)
     assert (killed.path / "log.jsonl").read_text() == (whole.path / "log.jsonl").read_text()
@@ -275,7 +277,7 @@ def test_fine_tuning_that_is_killed_records_the_score_of_its_start_once(
     assert training[0] == training[1] and len(training[0]["history"]) == 2
 
 
-def test_learning_rates_that_are_nearly_equal_have_names_and_folders_of_their_own(
+def test_nearly_equal_learning_rates_have_separate_names_and_folders(
     tiny_teacher: Path, tmp_path: Path
 ) -> None:
     assert list(rate_names([2e-5, 1e-4, 5e-4]).values()) == ["2e-05", "0.0001", "0.0005"]
@@ -296,7 +298,7 @@ def test_rows_are_tokenised_once(tiny_teacher: Path, tmp_path: Path, monkeypatch
         return original(self, texts)
 
     monkeypatch.setattr(Tokeniser, "token_ids", counted)
-    by_name(tmp_path / "run", tiny_teacher)
+    distill_by_name(tmp_path / "run", tiny_teacher)
     settings = load_settings("finetune", "finetune", {"learning_rates": [1e-4, 1e-3], "train.epochs": 1})
     assert set(counts.values()) == {1}
     counts.clear()
@@ -325,17 +327,17 @@ def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) ->
     assert len(data.parts[0].train) == 16 * 3
 
 
-def test_students_no_better_than_a_constant_prediction_are_warned_of(
+def test_students_no_better_than_a_constant_prediction_cause_a_warning(
     tiny_teacher: Path, tmp_path: Path
 ) -> None:
     settings, request = settings_of(), Request("pocket", "sst2", tmp_path / "student", 16, 16)
-    said: list[str] = []
-    distill(request, settings, str(tiny_teacher), warn=said.append)
+    warned: list[str] = []
+    distill(request, settings, str(tiny_teacher), warn=warned.append)
     assert (
-        "sst2/validation: the score" in said[-1]
-        and "is not clearly better than always predicting" in said[-1]
+        "sst2/validation: the score" in warned[-1]
+        and "is not clearly better than always predicting" in warned[-1]
     )
-    said.clear()  # fine-tuning reads the scores of the best learning rate from a file
+    warned.clear()  # fine-tuning reads the scores of the best learning rate from a file
     tuning = load_settings("finetune", "finetune", {"learning_rates": [1e-5], "train.epochs": 1})
-    finetune(replace(request, out=tmp_path / "tuned"), tuning, tmp_path / "student", warn=said.append)
-    assert "is not clearly better than always predicting" in said[-1]
+    finetune(replace(request, out=tmp_path / "tuned"), tuning, tmp_path / "student", warn=warned.append)
+    assert "is not clearly better than always predicting" in warned[-1]

@@ -1,4 +1,4 @@
-"""`mtkd verify`: damage in all that mtkd writes is found and named."""
+"""`mtkd verify` detects and names every damaged file in the output of mtkd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.common.errors import UserError
 
 @pytest.fixture
 def place(tmp_path: Path, tiny_teacher: Path) -> Path:
-    """A run, a corpus, and an export as far as its digests go."""
+    """A run, a corpus, and the digests of an export."""
     shutil.copytree(tiny_teacher, tmp_path / "all" / "run")
     library.augment.mask(data="pocket", tasks="rte", copies=1, limit=5, out=tmp_path / "all" / "corpus")
     (tmp_path / "all" / "export").mkdir()
@@ -26,7 +26,7 @@ def place(tmp_path: Path, tiny_teacher: Path) -> Path:
     return tmp_path / "all"
 
 
-def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
+def test_damaged_files_are_named(place: Path, mtkd: Callable) -> None:
     before = library.verify(place)
     assert list(before.damaged) == [str(place / "export" / "model.onnx")], "it has another digest"
     shutil.rmtree(place / "export")
@@ -46,7 +46,7 @@ def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", '["a"]', '{"a": 3}', '{"../a": "0"}', "3"])
-def test_digests_of_another_form_are_named(content: str, tmp_path: Path, mtkd: Callable) -> None:
+def test_digest_files_of_the_wrong_form_are_named(content: str, tmp_path: Path, mtkd: Callable) -> None:
     (tmp_path / "a").write_text("a")
     (tmp_path / "digests.json").write_text(f'{{"files": {content}}}')
     if content == "{}":
@@ -69,7 +69,7 @@ def test_flipped_bits_are_found(place: Path) -> None:
     assert not list(undetected_flips(place, 3 * len(files(place)), seed=0))
 
 
-def test_where_nothing_has_digests(tmp_path: Path) -> None:
+def test_a_directory_without_digests_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no digests were found"):
         library.verify(tmp_path)
     with pytest.raises(UserError, match="there is no directory"):

@@ -58,7 +58,7 @@ def teacher(request: pytest.FixtureRequest, tiny_encoder: Path, tmp_path: Path) 
     return mtkd.refine(tiny_encoder, out=tmp_path / "t", settings=settings, **RUN)
 
 
-def test_a_store_teaches_like_the_bi_encoder(teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_a_store_gives_the_same_student_as_its_bi_encoder(teacher: mtkd.Model, tmp_path: Path) -> None:
     recipe, place = str(tmp_path / "recipe.toml"), tmp_path / "store"
     Path(recipe).write_text(RECIPE)
     mtkd.build_store(recipe, teacher=teacher, out=place, dtype="fp32", **DATA)

@@ -1,4 +1,4 @@
-"""Stores of randomly chosen activations: which ones follows the seed, and a store serves one seed."""
+"""Stores of randomly chosen activations: the seed determines the choice, and a store serves one seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATA: dict[str, Any] = {"data": "pocket", "tasks": "rte", "limit": 16}
 RUN: dict[str, Any] = {**DATA, "eval_limit": 8, "epochs": 2, "device": "cpu"}
 
 
-def test_a_store_keeps_and_checks_the_seed(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_store_records_and_checks_the_seed(tiny_teacher: Path, tmp_path: Path) -> None:
     recipe, place = "hsk-tinybert-4", tmp_path / "store"
     settings = SMALL | {"train.seed": 3}
     mtkd.build_store(recipe, teacher=tiny_teacher, out=place, dtype="fp32", settings=settings, **DATA)

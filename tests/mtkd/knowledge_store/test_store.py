@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from first_terms import FirstTerms
 from in_process_workers import kill_a_worker
 from interrupted_shards import flip_a_bit, interrupt
 from safetensors.torch import load_file, save_file
@@ -43,7 +44,7 @@ from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import OnlineTeacher
-from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
+from mtkd.training.callbacks import Callback
 from tasks.common.errors import MtkdWarning, UserError
 from tasks.common.records import write_record
 from tasks.data.loading import load_rows
@@ -79,7 +80,7 @@ EVERY_KIND = {
 }
 
 
-def hsk(**changes: Any) -> DistillSettings:
+def hsk_settings(**changes: Any) -> DistillSettings:
     return load_settings("hsk-tinybert-4", "distill", {**SIZES, **PART, **changes})
 
 
@@ -110,19 +111,9 @@ def student(
     return MultiTaskModel.load(out).state_dict()
 
 
-class Terms(Callback):
-    """Records the loss terms of the first step."""
-
-    def __init__(self) -> None:
-        self.first: dict[str, float] = {}
-
-    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
-        self.first = self.first or dict(state.terms)
-
-
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make small shards, so that there are several of them."""
+    """Use small shards, so that there are several."""
     monkeypatch.setattr("tasks.tokens.batch_stream.BLOCK", 16)
     monkeypatch.setattr("mtkd.knowledge_store.shard_files.BLOCK", 16)
 
@@ -134,14 +125,14 @@ def store(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
     """A recipe with all kinds of loss terms, which can also be loaded by name."""
-    plain = hsk().model_dump() | {"terms": EVERY_KIND, "stages": {}}
+    plain = hsk_settings().model_dump() | {"terms": EVERY_KIND, "stages": {}}
     plain["student"]["transformer"]["heads"] = 2
     settings: DistillSettings = validate(DistillSettings, plain)
     monkeypatch.setattr(store_plan, "load_settings", lambda *given: settings)
     return settings
 
 
-def test_rows_that_the_teacher_cuts_are_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_rows_that_the_teacher_truncates_cause_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = SIZES | PART | {"student.max_length": 8}
     given: dict[str, Any] = {"data": "pocket", "tasks": "rte", "teacher": tiny_teacher, "limit": 20}
     truncated = (
@@ -153,13 +144,13 @@ def test_rows_that_the_teacher_cuts_are_warned_of(tiny_teacher: Path, tmp_path: 
         mtkd.build_store("hsk-tinybert-4", out=tmp_path / "store", settings=sets, **given)
 
 
-def test_a_full_fp32_store_trains_like_the_teacher(
+def test_a_complete_fp32_store_gives_the_same_student_as_the_teacher(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     settings = every_kind(monkeypatch)
     store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
     assert len(read_store_manifest(store).shards) == 6, "each task in three shards"
-    live, stored = Terms(), Terms()
+    live, stored = FirstTerms(), FirstTerms()
     online = student(tmp_path / "online", settings, tiny_teacher, None, callbacks=[live])
     monkeypatch.setattr("mtkd.teachers.teacher_ref.TeacherRef.load", None)  # loading the teacher would fail
     offline = student(tmp_path / "offline", settings, None, store, callbacks=[stored])
@@ -260,8 +251,8 @@ def test_mask_bits_are_packed(store: Path) -> None:
     assert tensors["selected.values"].shape[-1] == 8, "and the values of a half of them"
 
 
-def test_a_smaller_selection_and_fewer_rows_from_a_larger_store(tiny_teacher: Path, tmp_path: Path) -> None:
-    smaller = hsk(**{"terms.hidden.depth": 1, "terms.hidden.tokens": 2, "terms.hidden.width": 0.25})
+def test_a_larger_store_serves_a_smaller_selection_and_fewer_rows(tiny_teacher: Path, tmp_path: Path) -> None:
+    smaller = hsk_settings(**{"terms.hidden.depth": 1, "terms.hidden.tokens": 2, "terms.hidden.width": 0.25})
     wide = built(tmp_path / "wide", tiny_teacher, dtype="fp32", limit=80)
     online = student(tmp_path / "online", smaller, tiny_teacher, None, "rte")
     offline = student(tmp_path / "offline", smaller, None, wide, "rte")
@@ -286,7 +277,7 @@ def test_a_build_stopped_at_any_shard_resumes_to_identical_output(
     assert build_store(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
 
 
-def test_other_processes_load_the_teacher_and_write_identical_output(
+def test_worker_processes_load_the_teacher_and_write_identical_output(
     tiny_teacher: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -301,9 +292,7 @@ def test_other_processes_load_the_teacher_and_write_identical_output(
     assert manifest.shards == read_store_manifest(whole).shards
 
 
-def test_another_teacher_at_the_same_path_of_another_machine_is_refused(
-    tiny_teacher: Path, tmp_path: Path
-) -> None:
+def test_a_different_teacher_at_the_same_path_is_rejected(tiny_teacher: Path, tmp_path: Path) -> None:
     teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
     load = TeacherRef.find(str(teacher), heads=True).loader(None)
     assert load().info.max_length == 32
@@ -334,7 +323,7 @@ def test_ray_builds_an_identical_store_although_an_actor_is_killed(
     assert files_of(out) == files_of(whole)
 
 
-def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
+def build_command(out: Path, teacher: Path, limit: int = 300) -> list[str]:
     sets = [word for key, value in {**SIZES, **PART}.items() for word in ("--set", f"{key}={value}")]
     asked = ["store", "build", "--recipe", "hsk-tinybert-4", "--data", "pocket", "--tasks", "rte,stsb"]
     return [
@@ -355,18 +344,18 @@ def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
-    killed = processes.run(*words_of(alone, tiny_teacher), kill_at="*/shards/rte*.safetensors")
+    killed = processes.run(*build_command(alone, tiny_teacher), kill_at="*/shards/rte*.safetensors")
     assert killed.code == -signal.SIGKILL and not (alone / "manifest.json").exists()
-    again = mtkd(*words_of(alone, tiny_teacher))
+    again = mtkd(*build_command(alone, tiny_teacher))
     assert again.code == 0 and "1 were there already" in again.err, again.err
-    two = processes.run(*words_of(both, tiny_teacher), count=2)
+    two = processes.run(*build_command(both, tiny_teacher), count=2)
     assert two.code == 0, two.err
     assert files_of(both) == files_of(alone)
     assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
 
 
 @pytest.mark.parametrize("file", ["../victim", "/tmp/victim", "shards/../../victim"])
-def test_a_manifest_that_names_files_elsewhere_is_refused(
+def test_a_manifest_that_names_files_outside_its_directory_is_rejected(
     tiny_teacher: Path, tmp_path: Path, small_blocks: None, mtkd: Callable[..., Any], file: str
 ) -> None:
     store = built(tmp_path / "store", tiny_teacher)
@@ -375,7 +364,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
     manifest["shards"][0]["file"] = file
     write_record(store / "manifest.json", manifest)
     before = files_of(store)
-    for words in (["store", "build", "--repair", "--out", store], words_of(store, tiny_teacher)):
+    for words in (["store", "build", "--repair", "--out", store], build_command(store, tiny_teacher)):
         refused = mtkd(*words)
         assert refused.code == 2 and "is not the path of a file inside" in refused.err
     assert (tmp_path / "victim").read_text() == "work of years" and files_of(store) == before
@@ -399,7 +388,7 @@ def test_shards_are_opened_only_when_they_are_read(
     fields = manifest.contents.fields(LogitsLayout(2))
     ShardReader(store, manifest).read("rte", np.array([0]), fields)
     assert opened == [Path(first.file).name]
-    other = replace(last, task="rte", rows=last.rows + 1)  # the digest is right, but not what it holds
+    other = replace(last, task="rte", rows=last.rows + 1)  # the digest is correct, but the content is not
     shards = (*(shard for shard in manifest.shards if shard.file != last.file), other)
     tasks = tuple(replace(task, rows=task.rows + (task.name == "rte")) for task in manifest.tasks)
     wrong = replace(manifest, tasks=tasks, shards=shards)
@@ -433,7 +422,7 @@ def test_only_damaged_shards_are_named_and_repaired(
     answer = mtkd("verify", store)
     assert answer.code == 2 and all(f"{store / file} {state}" in answer.out for file, state in states.items())
     with pytest.raises(UserError, match=r"rte-0000[012].safetensors (has|was altered|is missing)"):
-        student(tmp_path / "run", hsk(), None, store)
+        student(tmp_path / "run", hsk_settings(), None, store)
     assert repair_store(store)[1] == list(states)
     assert files_of(store) == before and not damaged_shards(store, read_store_manifest(store))
     assert times == {file: file.stat().st_mtime_ns for file in shards[3:]}, "the others were left alone"
@@ -443,7 +432,7 @@ def test_only_damaged_shards_are_named_and_repaired(
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
         with pytest.raises(UserError, match=f"{file.name} is missing or damaged"):
-            student(tmp_path / "run", hsk(), None, store)
+            student(tmp_path / "run", hsk_settings(), None, store)
         assert mtkd("store", "build", "--repair", "--out", store).code == 0
         assert files_of(store) == before
     shards[1].write_bytes(flipped)
@@ -469,7 +458,7 @@ def test_a_repair_needs_the_same_teacher(
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "complaint"),
+    ("changes", "options", "message"),
     [
         ({"student.max_length": 32}, {}, "built with at most 24 tokens per row, but this student reads 32"),
         ({"terms.hidden.tokens": 9}, {}, "lacks what hsk-tinybert-4 needs.*9 tokens by att-last-no-sep"),
@@ -489,7 +478,7 @@ def test_a_repair_needs_the_same_teacher(
 def test_a_store_with_other_contents_is_rejected(
     changes: dict,
     options: dict,
-    complaint: str,
+    message: str,
     store: Path,
     tiny_teacher: Path,
     tmp_path: Path,
@@ -502,12 +491,12 @@ def test_a_store_with_other_contents_is_rejected(
         model.save(tmp_path / "teacher")
     given = Request("pocket", options.get("tasks", "rte"), tmp_path / "run", options.get("limit", 40), 16)
     with pytest.raises(UserError) as caught:
-        distill(given, hsk(**changes), teacher, None, store)
-    assert re.search(complaint, "\n".join(caught.value.lines()))
+        distill(given, hsk_settings(**changes), teacher, None, store)
+    assert re.search(message, "\n".join(caught.value.lines()))
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_a_recipe_with_other_needs_names_them(store: Path, tmp_path: Path) -> None:
+def test_missing_outputs_of_a_store_are_named(store: Path, tmp_path: Path) -> None:
     settings = load_settings("mlkd-bert-4", "distill", SIZES)
     with pytest.raises(
         UserError, match="lacks what mlkd-bert-4 needs: first-token vectors of layer 3, hidden"
@@ -515,7 +504,7 @@ def test_a_recipe_with_other_needs_names_them(store: Path, tmp_path: Path) -> No
         student(tmp_path / "run", settings, None, store)
 
 
-def test_directories_that_cannot_take_a_store(
+def test_unsuitable_output_directories_are_errors(
     store: Path, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="holds another knowledge store: its rte rows have the digest"):
@@ -561,12 +550,12 @@ def test_a_full_disk_keeps_the_finished_shards(
     assert build_store(request(tiny_teacher), out, "test")[2] == 4
 
 
-def test_a_teacher_with_nan_outputs_is_stopped_at_the_row(
+def test_nan_outputs_of_a_teacher_are_an_error_that_names_the_row(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs_of = OnlineTeacher.outputs
 
-    def sick(self: OnlineTeacher, task: Any, batch: Any) -> Any:
+    def nan_outputs(self: OnlineTeacher, task: Any, batch: Any) -> Any:
         found = outputs_of(self, task, batch)
         for values in found.selected.values():
             rows = (
@@ -575,7 +564,7 @@ def test_a_teacher_with_nan_outputs_is_stopped_at_the_row(
             values.values[rows] = torch.nan
         return found
 
-    monkeypatch.setattr(OnlineTeacher, "outputs", sick)
+    monkeypatch.setattr(OnlineTeacher, "outputs", nan_outputs)
     with pytest.raises(UserError, match=r"the teacher's selected for \S*stsb\S*\d+ \(stsb\) is not finite"):
         built(tmp_path / "store", tiny_teacher)
     assert not (tmp_path / "store" / "manifest.json").exists()
@@ -619,7 +608,7 @@ def test_initialising_from_the_teacher_needs_its_weights(
         student(tmp_path / "other", settings, None, moved)
 
 
-def test_rows_are_at_the_positions_in_the_index(store: Path) -> None:
+def test_the_index_gives_the_positions_of_rows(store: Path) -> None:
     table = pq.read_table(store / "rows" / "rte.parquet")
     order = np.concatenate(blocks_of("rte", 40))
     assert table["row"].to_pylist() == order.tolist() and sorted(order.tolist()) == list(range(40))
@@ -627,7 +616,7 @@ def test_rows_are_at_the_positions_in_the_index(store: Path) -> None:
     assert shard.offsets["kept"][-1] == len(shard.views["selected.values"])
 
 
-def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> None:
+def test_blocks_are_shuffled_and_every_row_is_read_once(small_blocks: None) -> None:
     lengths = {"rte": np.random.default_rng(0).integers(3, 40, 100)}
     sampler = TaskSampler(lengths, 4, blocks=True)
     block_of = {int(row): n for n, block in enumerate(blocks_of("rte", 100)) for row in block}
@@ -643,7 +632,7 @@ def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> Non
     assert all(np.array_equal(a.indices, b.indices) for a, b in zip(one, other, strict=True))
 
 
-def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_selection_of_everything_is_stored_as_complete_states(tiny_teacher: Path, tmp_path: Path) -> None:
     whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.token_selection": "left"}
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_store_manifest(store).contents
@@ -651,9 +640,7 @@ def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_
     assert "selected.activations" not in {field.name for field in contents.fields(LogitsLayout(2))}
 
 
-def test_a_request_names_files_so_that_any_directory_finds_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_uses_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("mine.toml", "own.toml"):
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Losses of bi-encoders: a row of two texts has the loss of the two texts, each read by itself."""
+"""Losses of bi-encoders: the loss of a row of two texts equals that of the two texts, encoded separately."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def outputs(encoder: TransformerEncoder, batch: Batch, need: OutputSpec) -> Mode
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_a_pair_has_the_loss_of_its_texts(name: str, read: Pairs) -> None:
+def test_the_loss_of_a_pair_equals_that_of_its_single_texts(name: str, read: Pairs) -> None:
     """The mean over the tokens of both texts, of values and gradients."""
     values = {"name": "", "summary": "", "source": "", "terms": {"t": TERMS[name]}}
     terms = validate(DistillSettings, values).terms
@@ -101,7 +101,7 @@ def test_a_pair_has_the_loss_of_its_texts(name: str, read: Pairs) -> None:
     torch.testing.assert_close(loss_and_gradient(read.pairs), alone, rtol=1e-6, atol=1e-6)
 
 
-def test_tokens_are_ranked_by_the_attention_in_their_text(read: Pairs) -> None:
+def test_tokens_are_ranked_by_attention_within_their_text(read: Pairs) -> None:
     two = frozenset({2})
     need = OutputSpec(query=two, key=two)
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_tokens_are_ranked_by_the_attention_in_their_text(read: Pairs) -> None:
     assert not found[pair.text_numbers == 0].any()
 
 
-def test_tokens_must_see_each_other_in_both_models() -> None:
+def test_the_pair_mask_keeps_tokens_that_attend_to_each_other_in_both_models() -> None:
     student, teacher = torch.tensor([[1, 1, 2, 2, 0]]), torch.tensor([[1, 2, 2, 2, 0]])
     mask = student > 0
 
@@ -149,13 +149,13 @@ def test_relations_within_texts_agree_on_all_devices(monkeypatch: pytest.MonkeyP
     ]
     assert expected.item() == pytest.approx((sum(one) / 9).item(), rel=1e-5)
     monkeypatch.setattr(relation_gradient, "_by_example", relation_gradient._by_chunk)
-    monkeypatch.setattr(relation_gradient, "GPU_CHUNK", 100)  # an example at a time
+    monkeypatch.setattr(relation_gradient, "GPU_CHUNK", 100)  # one example at a time
     found = relation_kl(student, student, teacher, teacher, numbers, 2)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     torch.testing.assert_close(torch.autograd.grad(found, student)[0], gradient)
 
 
-def test_windows_are_compared_if_some_of_their_tokens_see_each_other() -> None:
+def test_windows_are_compared_if_any_of_their_tokens_attend_to_each_other() -> None:
     """Against a loop, with a window that holds tokens of both texts."""
     torch.manual_seed(0)
     numbers, stride = torch.tensor([[1, 1, 1, 2, 2, 2, 0], [1, 1, 2, 2, 0, 0, 0]]), 2

@@ -1,4 +1,4 @@
-"""Which models, tasks and settings a term refuses before any weight is loaded, and what it warns of."""
+"""Models, tasks and settings that a term rejects before any weight is loaded, and warnings."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def built(
     ],
 )
 @pytest.mark.parametrize("who", ["student", "teacher"])
-def test_embeddings_of_another_width_are_compared_by_themselves(
+def test_embeddings_of_a_different_width_need_a_term_of_their_own(
     loss: str, settings: dict[str, Any], who: str
 ) -> None:
-    """One projection, or none, cannot serve vectors of two widths."""
+    """A single projection, or none, does not work for vectors of two widths."""
     models = {"student": STUDENT, "teacher": TEACHER}
     models[who] = replace(models[who], embedding_size=5)
     built(loss, **settings)
@@ -66,8 +66,8 @@ def test_embeddings_of_another_width_are_compared_by_themselves(
 
 
 @pytest.mark.parametrize("bins", [2, 5])
-def test_bins_need_the_range_of_the_scores(bins: int) -> None:
-    """Without it, each distinct score would be a class of its own."""
+def test_binning_scores_requires_their_range(bins: int) -> None:
+    """Without the range, each distinct score would be a separate class."""
     unbounded = replace(TASKS["stsb"], name="mine", range=None)
     built("sample_contrastive", task=TASKS["stsb"], bins=bins)
     built("sample_contrastive", task=unbounded, bins=bins, task_types=["classify"])

@@ -1,4 +1,4 @@
-"""Decoupled knowledge distillation against a loop over rows, hand-computed numbers, and plain KL."""
+"""Decoupled knowledge distillation compared with a loop over rows, hand-computed numbers, and plain KL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drawn(*shape: int) -> tuple[Tensor, Tensor]:
 
 
 def row_loop(z_s: list[float], z_t: list[float], target: int, alpha: float, beta: float, t: float) -> float:
-    """One row as the paper writes it."""
+    """The loss of one row, as in the paper."""
 
     def softmax(z: list[float]) -> list[float]:
         e = [math.exp(value / t) for value in z]
@@ -51,7 +51,7 @@ def row_loop(z_s: list[float], z_t: list[float], target: int, alpha: float, beta
 @pytest.mark.parametrize(
     ("alpha", "beta", "temperature"), [(1.0, 8.0, 4.0), (0.5, 2.0, 1.0), (0.0, 1.0, 2.0)]
 )
-def test_it_is_the_mean_of_a_loop_over_rows(alpha: float, beta: float, temperature: float) -> None:
+def test_matches_a_loop_over_rows(alpha: float, beta: float, temperature: float) -> None:
     (z_s, z_t), target = drawn(5, 4), torch.tensor([0, 3, 1, 1, 2])
     expected = [
         row_loop(*row, alpha, beta, temperature)
@@ -61,7 +61,7 @@ def test_it_is_the_mean_of_a_loop_over_rows(alpha: float, beta: float, temperatu
     assert found == pytest.approx(sum(expected) / 5, rel=1e-12)
 
 
-def test_numbers_worked_out_by_hand() -> None:
+def test_matches_hand_computed_values() -> None:
     # The teacher's probabilities are 1/2, 1/4, 1/4 and the student's 1/4, 1/2, 1/4; the target is the first.
     z_t, z_s = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([[1.0, 2.0, 1.0]]).log()
     target = torch.tensor([0])
@@ -72,7 +72,7 @@ def test_numbers_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_with_the_right_weights_it_is_the_kl_of_all_classes(temperature: float) -> None:
+def test_equals_plain_kl_with_the_right_weights(temperature: float) -> None:
     (z_s, z_t), target = drawn(6, 5), torch.tensor([0, 1, 2, 3, 4, 0])
     beta = 1 - (z_t / temperature).softmax(-1).gather(1, target[:, None])[:, 0]
     found = decoupled_kl(z_s, z_t, target, 1.0, beta, temperature)
@@ -81,7 +81,7 @@ def test_with_the_right_weights_it_is_the_kl_of_all_classes(temperature: float) 
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_two_classes_have_no_part_among_the_others() -> None:
+def test_two_classes_have_no_non_target_part() -> None:
     (z_s, z_t), target = drawn(4, 2), torch.tensor([0, 1, 1, 0])
     assert decoupled_kl(z_s, z_t, target, 0.0, 8.0).item() == 0.0
     assert decoupled_kl(z_s, z_t, target, 1.0, 8.0, 2.0).item() == pytest.approx(
@@ -89,7 +89,7 @@ def test_two_classes_have_no_part_among_the_others() -> None:
     )
 
 
-def test_the_gradient() -> None:
+def test_the_gradient_matches_finite_differences() -> None:
     (z_s, z_t), target = drawn(3, 4), torch.tensor([0, 3, 1])
     assert gradcheck(lambda z: decoupled_kl(z, z_t, target), z_s.requires_grad_())
     huge = torch.tensor([[1e4, 0.0, 0.0]], requires_grad=True)
@@ -103,7 +103,7 @@ def value_of(task: str, z_s: Tensor, z_t: Tensor, labels: Tensor) -> float:
     return DecoupledLogits()(given).item()
 
 
-def test_a_row_without_a_label_takes_the_teachers_answer() -> None:
+def test_the_prediction_of_the_teacher_is_the_target_of_an_unlabelled_row() -> None:
     z_s, z_t = drawn(3, 3)
     known = z_t.argmax(-1)
     labels = known.double()
@@ -113,12 +113,12 @@ def test_a_row_without_a_label_takes_the_teachers_answer() -> None:
     assert value_of("mnli", z_s, z_t, labels) != 3 * decoupled_kl(z_s, z_t, known).item()
 
 
-def test_a_score_is_compared_by_mse() -> None:
+def test_regression_scores_are_compared_by_mse() -> None:
     z_s, z_t = drawn(3, 1)
     assert value_of("stsb", z_s, z_t, torch.tensor([1.0, torch.nan, 5.0])) == 3 * logits_mse(z_s, z_t).item()
 
 
-def test_starts_and_ends_are_averaged_and_padding_takes_no_part() -> None:
+def test_span_starts_and_ends_are_averaged_and_padding_is_ignored() -> None:
     z_s, z_t = drawn(2, 2, 5)
     low = torch.finfo(z_s.dtype).min
     padded = torch.tensor([[False] * 5, [False, False, False, True, True]])[:, None]
@@ -140,7 +140,7 @@ def built(*tasks: Task, **term: object) -> DecoupledLogits:
     return found
 
 
-def test_tasks_with_several_labels_per_row_are_refused() -> None:
+def test_tasks_with_several_labels_per_row_are_rejected() -> None:
     topics = Task("topics", "multilabel", ("text",), ("fruit", "animal", "tool"))
     with pytest.raises(UserError, match="one target class per row, but 'topics' has sets of labels"):
         built(TASKS["rte"], topics)
@@ -157,7 +157,7 @@ def test_rankings_are_allowed() -> None:
     assert isinstance(built(ranked), DecoupledLogits)
 
 
-def test_a_recipe_names_it() -> None:
+def test_a_recipe_can_use_the_loss() -> None:
     assert built(beta=2.0, temperature=[[0.0, 4.0], [1.0, 1.0]])._beta == 2.0
     assert DecoupledLogits.needs_task()
     with pytest.raises(UserError, match=r"terms.t.alpha = -1"):

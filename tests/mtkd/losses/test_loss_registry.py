@@ -55,7 +55,7 @@ class Absolute(LossTerm):
 
 @pytest.fixture(autouse=True)
 def forget_plugins() -> Iterator[None]:
-    """What a test installs is not there in the next."""
+    """Forget the plugins that a test has installed."""
     loss_registry._plugins.cache_clear()
     loss_registry._plugin.cache_clear()
     yield
@@ -70,7 +70,7 @@ def settings_of(**terms: dict) -> dict[str, TermSettings]:
 
 
 def term(name: str, student: EncoderSpec = BERT, **settings: Any) -> LossTerm:
-    """A loss with a projection, where it can have one."""
+    """Return a loss, with a projection if it can have one."""
     if "projection" in loss_class(name).Settings.model_fields:
         settings["projection"] = "shared"
     if "include_last" in loss_class(name).Settings.model_fields:
@@ -80,7 +80,7 @@ def term(name: str, student: EncoderSpec = BERT, **settings: Any) -> LossTerm:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_loss_declares_its_logits_and_settings(name: str) -> None:
+def test_losses_declare_their_logits_and_settings(name: str) -> None:
     loss, built = loss_class(name), term(name)
     assert type(built) is loss and f"`{name}`" in (loss.__doc__ or "")
     assert (loss.__doc__ or "").count("Averaged over: ") == 1, "what the items are"
@@ -94,7 +94,7 @@ def test_a_loss_declares_its_logits_and_settings(name: str) -> None:
 
 @pytest.mark.parametrize(("fact", "student"), [("without_layers", LSTM), ("with_strides", WALDORF)])
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_the_students_that_a_loss_declares_are_those_it_is_built_for(
+def test_the_declared_students_of_a_loss_are_those_it_can_be_built_for(
     name: str, fact: str, student: EncoderSpec
 ) -> None:
     declared = getattr(loss_class(name), fact)
@@ -107,14 +107,14 @@ def test_the_students_that_a_loss_declares_are_those_it_is_built_for(
             term(name, student)
 
 
-def test_what_needs_a_task_is_known_before_it_is_built() -> None:
+def test_whether_a_loss_needs_a_task_is_known_before_it_is_built() -> None:
     needy = ("labels", "logits_mse", "soft_labels", "sample_contrastive")
     assert all(loss_class(name).needs_task() for name in needy)
     general = ("relation", "hidden_mse", "attention_kl", "sample_similarity", "pooled_attention_score_mse")
     assert not any(loss_class(name).needs_task() for name in general)
 
 
-def test_a_recipe_trains_on_a_loss_of_a_plugin(
+def test_a_recipe_can_train_with_a_plugin_loss(
     install_plugin: Callable, mtkd: Callable, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
@@ -150,7 +150,7 @@ def test_a_plugin_is_imported_only_when_it_is_named(install_plugin: Callable) ->
         settings_of(t={"loss": "absolute"})
 
 
-def test_a_plugin_cannot_take_the_name_of_one_of_ours(install_plugin: Callable) -> None:
+def test_a_plugin_cannot_replace_a_built_in_loss(install_plugin: Callable) -> None:
     install_plugin("greedy", "mtkd.losses", RED, "logits_mse = {module}:Absolute")
     with (
         pytest.warns(MtkdWarning, match=r"package greedy .*'logits_mse' is already taken"),
@@ -159,22 +159,22 @@ def test_a_plugin_cannot_take_the_name_of_one_of_ours(install_plugin: Callable) 
         settings_of(t={"loss": "absolut"})
 
 
-def test_a_plugin_without_forward_is_refused(install_plugin: Callable) -> None:
+def test_a_plugin_without_forward_is_rejected(install_plugin: Callable) -> None:
     code = "from mtkd.losses.loss_term import LossTerm\nclass Unfinished(LossTerm): pass\n"
     install_plugin("unfinished", "mtkd.losses", code, "unfinished = {module}:Unfinished")
     with pytest.raises(UserError, match="lacks the LossTerm method forward"):
         settings_of(t={"loss": "unfinished"})
 
 
-def test_an_unknown_loss_lists_those_of_plugins(install_plugin: Callable) -> None:
+def test_the_error_for_an_unknown_loss_lists_plugin_losses(install_plugin: Callable) -> None:
     install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
     with pytest.raises(UserError, match=r"unknown loss of terms.t 'absolut' \(did you mean 'absolute'\?\)"):
         settings_of(t={"loss": "absolut"})
     assert ", absolute" in losses_for("without_layers")
 
 
-class Distance(LossTerm):
-    """A loss as in a notebook: the mean absolute difference of logits."""
+class AbsoluteDifference(LossTerm):
+    """A custom loss, as in a notebook: the mean absolute difference of logits."""
 
     student_need = teacher_need = LOGITS
 
@@ -183,7 +183,7 @@ class Distance(LossTerm):
         return (given.student_outputs.logits - given.teacher_outputs.logits).abs().mean(1).sum()
 
 
-class Deep(LossTerm):
+class LossOnMissingLayer(LossTerm):
     """A loss on a layer that no model has."""
 
     teacher_need = OutputSpec(hidden=frozenset({9}))
@@ -200,12 +200,12 @@ def value_of(objective: Objective) -> tuple[float, list[float]]:
 
 
 def test_losses_can_be_given_as_objects() -> None:
-    assert value_of(build_objective([Distance()], BERT, BERT, [RTE])) == (1.5, [1.5])
-    half = Distance()
+    assert value_of(build_objective([AbsoluteDifference()], BERT, BERT, [RTE])) == (1.5, [1.5])
+    half = AbsoluteDifference()
     half.weight = 0.5
     mixed = build_objective({"mine": half, **settings_of(mse={"loss": "logits_mse"})}, BERT, BERT, [RTE])
     assert value_of(mixed) == (0.5 * 1.5 + 5.0, [1.5, 5.0])
-    only = Distance()
+    only = AbsoluteDifference()
     only.task_types = ["regress"]
     assert value_of(build_objective([only, LogitsMSE()], BERT, BERT, [RTE])) == (5.0, [0.0, 5.0])
 
@@ -217,13 +217,15 @@ def test_squared_logits_are_summed_or_averaged_over_the_outputs(reduction: str, 
     assert value_of(build_objective([LogitsMSE()], BERT, BERT, [RTE]))[0] == 5.0
 
 
-def test_objects_are_named_after_their_class() -> None:
-    found = build_objective([Distance(), SoftLabels(), Distance()], BERT, BERT, [RTE])
-    assert list(found.terms) == ["Distance", "SoftLabels", "Distance-2"]
+def test_loss_objects_are_named_after_their_class() -> None:
+    found = build_objective([AbsoluteDifference(), SoftLabels(), AbsoluteDifference()], BERT, BERT, [RTE])
+    assert list(found.terms) == ["AbsoluteDifference", "SoftLabels", "AbsoluteDifference-2"]
 
 
-def test_objects_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"'Deep' needs hidden states of layer 9 from the teacher \(bert\)"):
-        build_objective([Deep()], BERT, BERT, [RTE])
+def test_incompatible_loss_objects_are_rejected() -> None:
+    with pytest.raises(
+        UserError, match=r"'LossOnMissingLayer' needs hidden states of layer 9 from the teacher \(bert\)"
+    ):
+        build_objective([LossOnMissingLayer()], BERT, BERT, [RTE])
     with pytest.raises(UserError, match="no loss"):
         build_objective([], BERT, BERT, [RTE])

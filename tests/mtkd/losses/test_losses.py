@@ -1,4 +1,4 @@
-"""Losses against loops written from their equations."""
+"""Losses compared with loops written from their equations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_soft_label_kl_is_t_squared_times_kl(temperature: float) -> None:
     assert soft_label_kl(student, teacher, temperature).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_masked_mse_ignores_padding_and_survives_only_padding() -> None:
+def test_masked_mse_ignores_padding_and_is_finite_for_only_padding() -> None:
     student, teacher = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     mask = torch.tensor([[True, True, False], [True, False, False]])
     student[~mask] = torch.nan
@@ -67,8 +67,8 @@ def test_gradients_in_float64() -> None:
 
 
 @dataclass(frozen=True)
-class Masked:
-    """A loss with a mask and its loop; relations of width 8 are those of Q (the first half) and K."""
+class MaskedCase:
+    """A masked loss and its loop; for relations, the first half of the width of 8 is Q, the second K."""
 
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     loop: Callable[[Tensor, Tensor, list[list[int]]], float]
@@ -151,19 +151,19 @@ def naive_cosine(s: Tensor, t: Tensor) -> float:
 
 
 MASKED = {
-    "masked_mse": Masked(
+    "masked_mse": MaskedCase(
         masked_mse, token_loop(lambda s, t: (s - t).square().mean().item()), (3, 5, 4), (3, 5, 4)
     ),
-    "cosine": Masked(cosine_distance, token_loop(naive_cosine), (3, 5, 4), (3, 5, 4)),
-    "self_relation": Masked(
+    "cosine": MaskedCase(cosine_distance, token_loop(naive_cosine), (3, 5, 4), (3, 5, 4)),
+    "self_relation": MaskedCase(
         lambda s, t, mask: relation_kl(s, s, t, t, mask, 2), relation_loop(2), (3, 5, 4), (3, 5, 6)
     ),
-    "cross_relation": Masked(cross, relation_loop(2, cross=True), (3, 5, 8), (3, 5, 12)),
-    "token_similarity": Masked(token_similarity_kl, relation_loop(1), (3, 5, 4), (3, 5, 6)),
-    "attention_score_mse": Masked(attention_score_mse, score_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
-    "attention_kl": Masked(attention_kl, attention_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
+    "cross_relation": MaskedCase(cross, relation_loop(2, cross=True), (3, 5, 8), (3, 5, 12)),
+    "token_similarity": MaskedCase(token_similarity_kl, relation_loop(1), (3, 5, 4), (3, 5, 6)),
+    "attention_score_mse": MaskedCase(attention_score_mse, score_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
+    "attention_kl": MaskedCase(attention_kl, attention_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
 }
-TOKENS: list[list[int]] = [[0, 1, 2], [], [0, 2, 3]]  # valid ones, a row each
+TOKENS: list[list[int]] = [[0, 1, 2], [], [0, 2, 3]]  # valid tokens per row
 MASK = torch.tensor([[token in valid for token in range(5)] for valid in TOKENS])
 
 
@@ -175,12 +175,12 @@ def is_padding(x: Tensor) -> Tensor:
 
 
 @pytest.fixture(params=MASKED)
-def case(request: pytest.FixtureRequest) -> Masked:
+def case(request: pytest.FixtureRequest) -> MaskedCase:
     """Each loss that has a mask."""
     return MASKED[request.param]
 
 
-def test_masked_losses_are_their_loops(case: Masked) -> None:
+def test_masked_losses_match_loops(case: MaskedCase) -> None:
     student, teacher = case.drawn()
     expected = case.loop(student, teacher, TOKENS)
     assert case.loss(student, teacher, MASK).item() == pytest.approx(expected, rel=1e-4)
@@ -189,14 +189,14 @@ def test_masked_losses_are_their_loops(case: Masked) -> None:
     assert case.loss(teacher, teacher, MASK).item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_masked_losses_have_right_gradients_for_the_student_alone(case: Masked) -> None:
+def test_masked_losses_have_correct_gradients_for_the_student_only(case: MaskedCase) -> None:
     student, teacher = case.drawn(torch.float64)
     assert gradcheck(lambda x: 3 * case.loss(x, teacher, MASK), student, fast_mode=True)
     case.loss(student, teacher.requires_grad_(), MASK).backward()
     assert teacher.grad is None
 
 
-def test_padding_may_hold_anything(case: Masked) -> None:
+def test_values_of_padding_do_not_matter(case: MaskedCase) -> None:
     student, teacher = case.drawn()
     case.loss(student, teacher, MASK).backward()
     for poison in (torch.nan, torch.inf):
@@ -207,7 +207,7 @@ def test_padding_may_hold_anything(case: Masked) -> None:
         torch.testing.assert_close(spoilt.grad, student.grad)
 
 
-def test_only_padding_gives_zero(case: Masked) -> None:
+def test_only_padding_gives_zero(case: MaskedCase) -> None:
     student, teacher = case.drawn()
     loss = case.loss(student, teacher, torch.zeros_like(MASK))
     loss.backward()
@@ -215,14 +215,14 @@ def test_only_padding_gives_zero(case: Masked) -> None:
     assert student.grad is not None and not student.grad.any()
 
 
-def test_more_padding_changes_nothing(case: Masked) -> None:
+def test_more_padding_changes_nothing(case: MaskedCase) -> None:
     student, teacher = case.drawn()
     wider = (0, 0, 0, 3) if student.dim() == 3 else (0, 3, 0, 3)
     longer = case.loss(pad(student, wider), pad(teacher, wider), pad(MASK, (0, 3)))
     assert longer.item() == pytest.approx(case.loss(student, teacher, MASK).item(), rel=1e-6)
 
 
-def test_autocast_does_not_reach_the_losses(case: Masked) -> None:
+def test_losses_are_not_affected_by_autocast(case: MaskedCase) -> None:
     student, teacher = (x.detach().bfloat16() for x in case.drawn())
     expected = case.loss(student.float(), teacher.float(), MASK)
     student.requires_grad_()
@@ -234,12 +234,12 @@ def test_autocast_does_not_reach_the_losses(case: Masked) -> None:
 
 
 @pytest.mark.parametrize("name", ["self_relation", "cross_relation"])
-def test_relations_of_other_devices_agree_with_the_cpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relations_on_other_devices_match_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = MASKED[name]
     student, teacher = case.drawn()
     expected = case.loss(student, teacher, MASK)
     (gradient,) = torch.autograd.grad(expected, student)
-    monkeypatch.setattr(relation_gradient, "CPU_CHUNK", 1)  # a head at a time
+    monkeypatch.setattr(relation_gradient, "CPU_CHUNK", 1)  # one head at a time
     (by_head,) = torch.autograd.grad(case.loss(student, teacher, MASK), student)
     monkeypatch.setattr(relation_gradient, "_by_example", relation_gradient._by_chunk)
     monkeypatch.setattr(relation_gradient, "GPU_CHUNK", 100)  # two examples at a time, then one
@@ -251,13 +251,13 @@ def test_relations_of_other_devices_agree_with_the_cpus(name: str, monkeypatch: 
     torch.testing.assert_close(by_piece, gradient)
 
 
-def test_relations_of_a_width_that_does_not_divide_are_refused() -> None:
+def test_relations_reject_a_width_not_divisible_by_the_number_of_heads() -> None:
     x = torch.randn(1, 2, 6)
     with pytest.raises(ValueError, match=r"width of 6 .* 4 relation heads"):
         relation_kl(x, x, x, x, torch.ones(1, 2, dtype=torch.bool), 4)
 
 
-def test_a_relation_by_hand() -> None:
+def test_a_relation_matches_hand_computed_values() -> None:
     student, teacher = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [math.log(3) ** 0.5]]])
     # The teacher's rows are (1/2, 1/2) and (1/4, 3/4), the student's (1/2, 1/2) twice.
     expected = (0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
@@ -274,7 +274,7 @@ def test_sample_similarity_compares_the_rows_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_sample_contrastive_is_its_loop(normalize: bool) -> None:
+def test_sample_contrastive_matches_a_loop(normalize: bool) -> None:
     student = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(5, 3, dtype=torch.float64)
     labels = torch.tensor([0.0, 1.0, torch.nan, 0.0, 2.0])
@@ -292,7 +292,7 @@ def test_sample_contrastive_is_its_loop(normalize: bool) -> None:
     assert gradcheck(lambda x: sample_contrastive(x, teacher, labels, 0.5, normalize), student)
 
 
-def test_sample_contrastive_by_hand_and_at_its_edges() -> None:
+def test_sample_contrastive_matches_hand_computed_values_and_edge_cases() -> None:
     two = torch.eye(2)  # each row has one positive of similarity 1, and two others of 0
     expected = math.log(math.exp(1 / 0.07) + 2) - 1 / 0.07
     assert sample_contrastive(two, two, torch.tensor([0, 1])).item() == pytest.approx(expected, abs=1e-6)
@@ -305,7 +305,7 @@ def test_sample_contrastive_by_hand_and_at_its_edges() -> None:
     assert far.isfinite() and student.grad.isfinite().all()
 
 
-def test_patient_cls_mse_is_its_loop_and_survives_zeros() -> None:
+def test_patient_cls_mse_matches_a_loop_and_is_finite_for_zeros() -> None:
     student = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(2, 3, 4, dtype=torch.float64)
     pairs = [(student[b, n], teacher[b, n]) for b in range(2) for n in range(3)]
@@ -319,7 +319,7 @@ def test_patient_cls_mse_is_its_loop_and_survives_zeros() -> None:
     assert zero.grad is not None and zero.grad.abs().max() <= 1
 
 
-def test_emd_is_the_best_assignment_and_meets_its_weights() -> None:
+def test_emd_is_the_optimal_flow_and_has_the_given_marginals() -> None:
     cost = torch.rand(4, 4) * 1e-6  # below the solver's own tolerance
     best = min(
         sum(cost[n, m].item() for n, m in enumerate(order)) for order in itertools.permutations(range(4))
@@ -334,7 +334,7 @@ def test_emd_is_the_best_assignment_and_meets_its_weights() -> None:
     torch.testing.assert_close(emd_flow(torch.full((2, 4), torch.nan)), torch.full((2, 4), 1 / 8))
 
 
-def test_emd_by_hand_and_the_weights_it_leads_to() -> None:
+def test_emd_and_its_updated_weights_match_hand_computed_values() -> None:
     cost = torch.tensor([[1.0, 9.0, 9.0], [9.0, 3.0, 3.0]])
     flow = emd_flow(cost, torch.tensor([1.0, 2.0]))
     torch.testing.assert_close(flow, torch.tensor([[1.0, 0, 0], [0, 1, 1]]) / 3)

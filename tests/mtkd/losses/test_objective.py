@@ -1,4 +1,4 @@
-"""Terms as recipes name them: what is refused before any weight, what they need, what they sum."""
+"""Loss terms of recipes: incompatible terms, the outputs that terms need, and their sum."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def objective(
         ("first", 3, 12, [1, 2, 3]),
     ],
 )
-def test_layer_maps(name: str, student: int, teacher: int, expected: list[int]) -> None:
+def test_layer_maps_give_the_expected_pairs(
+    name: str, student: int, teacher: int, expected: list[int]
+) -> None:
     assert named_map_pairs(name, student, teacher) == list(enumerate(expected, 1))
 
 
@@ -72,20 +74,20 @@ def test_the_teacher_layer_of_minilmv2(family: str, layers: int, expected: int) 
 
 
 @pytest.mark.parametrize(
-    ("spec", "complaint"),
+    ("spec", "message"),
     [
         ("top:5", "'top:5' does not fit 2 student layers and 4 teacher layers"),
         ([[1, 5]], "layer 5 of the teacher, which has 4"),
         ([[3, 4]], "layer 3 of the student, which has 2"),
     ],
 )
-def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_layer_maps_reject_missing_layers(spec: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         objective(h={"loss": "hidden_mse", "layer_map": spec})
 
 
 @pytest.mark.parametrize(
-    ("student", "task", "term", "complaint"),
+    ("student", "task", "term", "message"),
     [
         (
             STUDENT,
@@ -108,18 +110,18 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (spec_of(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )
-def test_terms_that_do_not_fit_are_refused(student: EncoderSpec, task, term: dict, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_incompatible_terms_are_rejected(student: EncoderSpec, task, term: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         objective(student, task=task, t=term)
 
 
-def test_what_a_teacher_does_not_show_is_refused_by_name() -> None:
+def test_outputs_that_a_teacher_lacks_are_named() -> None:
     blind = EncoderSpec("mpnet", 4, 24, 24, 4, 24, OutputSpec(pooled=True, hidden=frozenset(range(5))))
     with pytest.raises(UserError, match=r"'r' needs keys of layer 4 from the teacher \(mpnet\)"):
         objective(teacher=blind, r={"loss": "relation", "relations": ["k-k"]})
 
 
-def test_only_what_the_terms_need_is_asked_for() -> None:
+def test_only_outputs_that_the_terms_need_are_requested() -> None:
     found = objective(
         a={"loss": "relation", "relations": ["q-k", "o-o"]},
         b={"loss": "hidden_mse", "layer_map": [[1, 3]]},
@@ -142,7 +144,7 @@ def joint_batch(lengths: list[int], labels: list[float]) -> Batch:
 
 
 def outputs(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
-    """Random knowledge of every kind and layer."""
+    """Random outputs of every kind and layer."""
     assert batch.inputs.joined is not None
     mask = batch.inputs.joined.mask
     draw = torch.Generator().manual_seed(seed)
@@ -185,7 +187,7 @@ def test_relations_are_summed_over_pairs_and_layers() -> None:
     assert value_of(found, BATCH).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_one_projection_is_shared_and_none_is_the_models() -> None:
+def test_projections_are_shared_and_not_part_of_the_model() -> None:
     found = objective(h={"loss": "hidden_mse"}, each={"loss": "hidden_mse", "projection": "per-layer"})
     names = [name for name, _ in found.named_parameters()]
     assert names == [
@@ -203,7 +205,7 @@ def test_one_projection_is_shared_and_none_is_the_models() -> None:
     assert value_of(only, BATCH).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_all_layers_are_weighed_by_the_flow() -> None:
+def test_all_layer_pairs_are_weighted_by_the_flow() -> None:
     found = objective(h={"loss": "hidden_mse", "layer_map": "emd"})
     mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     w = found.terms["h"].projection.maps["all"].weight
@@ -223,7 +225,7 @@ def test_all_layers_are_weighed_by_the_flow() -> None:
 @pytest.mark.parametrize(
     "term", [{"loss": "relation", "relations": ["o-o"]}, {"loss": "hidden_cosine", "projection": "shared"}]
 )
-def test_every_layered_term_can_be_weighed_by_the_flow(term: dict) -> None:
+def test_every_layered_term_can_be_weighted_by_the_flow(term: dict) -> None:
     found = objective(t={**term, "layer_map": "emd"})
     every = objective(t={**term, "layer_map": [[n, m] for n in (1, 2) for m in range(1, 5)]})
     weights = {k: v for k, v in found.state_dict().items() if "projection" in k}
@@ -231,7 +233,7 @@ def test_every_layered_term_can_be_weighed_by_the_flow(term: dict) -> None:
     assert 0 < value_of(found, BATCH).item() < value_of(every, BATCH).item() / 8, "at most the mean of all"
 
 
-def test_heads_are_averaged_or_picked() -> None:
+def test_heads_are_averaged_or_sampled() -> None:
     vectors = torch.arange(8.0).view(1, 1, 8)  # four heads of two
     assert regroup_heads(vectors, 4, 2, "concat-split") is vectors
     assert regroup_heads(vectors, 4, 2, "average").flatten().tolist() == [1, 2, 5, 6]
@@ -239,7 +241,7 @@ def test_heads_are_averaged_or_picked() -> None:
     assert picked.flatten().tolist() == [2, 3, 4, 5]
 
 
-def test_the_picked_heads_follow_the_seed() -> None:
+def test_the_sampled_heads_depend_on_the_seed() -> None:
     def picks(seed: int) -> list[int]:
         torch.manual_seed(seed)
         found = objective(
@@ -253,7 +255,7 @@ def test_the_picked_heads_follow_the_seed() -> None:
     assert {tuple(pick) for pick in drawn} == {(head,) for head in range(TEACHER.heads)}
 
 
-def test_scores_are_sorted_into_bins_for_the_contrast() -> None:
+def test_scores_are_binned_for_the_contrastive_loss() -> None:
     found = objective(task=STSB, sc={"loss": "sample_contrastive", "bins": 5})
     batch = joint_batch([2, 2, 2, 2], [0.0, 0.9, 4.2, 5.0])
     mine, theirs = outputs(STUDENT, batch, 1), outputs(TEACHER, batch, 2)
@@ -263,7 +265,7 @@ def test_scores_are_sorted_into_bins_for_the_contrast() -> None:
     assert got.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_of_one_row_has_no_relations_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     found = objective(s={"loss": "sample_similarity"}, c={"loss": "sample_contrastive"})
     one = joint_batch([3], [1.0])
     with caplog.at_level(logging.WARNING):
@@ -272,13 +274,13 @@ def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCapt
     assert len(caplog.records) == 2 and "a batch of one row" in caplog.text
 
 
-def test_terms_that_read_nothing_of_the_student_are_refused() -> None:
-    class Nothing(LossTerm):
+def test_terms_that_read_nothing_of_the_student_are_rejected() -> None:
+    class TermWithoutNeeds(LossTerm):
         def forward(self, inputs: TermInput) -> Tensor:
             return torch.zeros(())
 
-    with pytest.raises(UserError, match="no loss needs any output of the student: 'Nothing'"):
-        build_objective([Nothing()], STUDENT, TEACHER, [RTE])
+    with pytest.raises(UserError, match="no loss needs any output of the student: 'TermWithoutNeeds'"):
+        build_objective([TermWithoutNeeds()], STUDENT, TEACHER, [RTE])
 
 
 def test_a_term_applies_to_its_task_types() -> None:
@@ -304,7 +306,7 @@ def test_weights_and_temperatures_change_over_the_steps() -> None:
         objective(k={"loss": "soft_labels", "weight": [(0.5, 1.0), (0.2, 1.0)]})
 
 
-def test_an_lstm_can_learn_relations_between_rows() -> None:
+def test_an_lstm_can_use_losses_on_relations_between_rows() -> None:
     found = objective(
         LSTM,
         s={"loss": "sample_similarity", "row_vector": "pooled"},
@@ -317,6 +319,6 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
     assert TermInput(RTE, BATCH, student, None, num_items=3).progress == 0.0
 
 
-def test_names_of_ready_made_terms_are_checked() -> None:
+def test_names_of_terms_given_as_objects_are_checked() -> None:
     with pytest.raises(UserError, match="'forward' is not valid"):
         build_objective({"forward": Labels()}, STUDENT, None, [RTE])

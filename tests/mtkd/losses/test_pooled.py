@@ -1,4 +1,4 @@
-"""Losses on windows of tokens against loops and hand-computed numbers; what they are refused for."""
+"""Losses on windows of tokens, compared with loops and hand-computed numbers; incompatible models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def score_loop(a_s: Tensor, a_t: Tensor, mask: Tensor, stride: int) -> float:
 
 
 def drawn(stride: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Student and teacher states, student and teacher scores; what is padded is not a number."""
+    """Return student and teacher states and scores; padding is NaN."""
     torch.manual_seed(0)
     windows = -(-7 // stride)
     h_s, a_s = (torch.randn(4, *size, dtype=dtype) for size in ((windows, 4), (2, windows, windows)))
@@ -74,7 +74,7 @@ def drawn(stride: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tens
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4])
-def test_they_are_what_loops_give(stride: int) -> None:
+def test_losses_match_loops(stride: int) -> None:
     h_s, h_t, a_s, a_t = drawn(stride)
     close = {"rel": 1e-5}
     assert pooled_hidden_mse(h_s, h_t, MASK, stride).item() == pytest.approx(
@@ -85,7 +85,7 @@ def test_they_are_what_loops_give(stride: int) -> None:
     )
 
 
-def test_by_hand() -> None:
+def test_losses_match_hand_computed_values() -> None:
     mask = torch.tensor([[True] * 6 + [False] * 2])
     h_t = torch.tensor([1.0, 2.0, 3.0, 6.0, 4.0, 8.0, 100.0, 100.0]).view(1, 8, 1)
     h_s = torch.tensor([1.0, 7.0]).view(1, 2, 1)  # means 3 and 6
@@ -116,7 +116,7 @@ def test_padding_changes_nothing() -> None:
     )
 
 
-def test_under_autocast_they_are_computed_in_float32() -> None:
+def test_losses_are_computed_in_float32_under_autocast() -> None:
     h_s, h_t, a_s, a_t = drawn(4)
     with torch.autocast("cpu", torch.bfloat16):
         narrow = pooled_hidden_mse(h_s.bfloat16(), h_t.bfloat16(), MASK, 4)
@@ -151,7 +151,7 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "complaint"),
+    ("term", "message"),
     [
         ({"loss": "hidden_mse"}, "token by token, but above the embeddings each state of the student"),
         ({"loss": "hidden_mse", "layer_map": [[0, 0], [1, 3]]}, "stands for 4 tokens"),
@@ -170,12 +170,12 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
         ({"loss": "hidden_mse", "layer_map": [[0, 0]], "projection": "none"}, r"width 3 \(student\) and 4"),
     ],
 )
-def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_terms_incompatible_with_shortened_sequences_are_rejected(term: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         objective(t=term)
 
 
-def test_other_heads_and_such_a_teacher_are_refused() -> None:
+def test_different_numbers_of_heads_and_shortened_teachers_are_rejected() -> None:
     with pytest.raises(UserError, match="the student has 2 heads and the teacher 4") as refused:
         objective(bert(12, 4), t={"loss": "pooled_attention_score_mse"})
     assert any("`student.waldorf.heads=4`" in line for line in refused.value.lines())
@@ -194,7 +194,7 @@ def test_other_heads_and_such_a_teacher_are_refused() -> None:
         (3, [1, 1, 1, 2, 2, 2, 3, 3]),
     ],
 )
-def test_the_recipe_fits_teachers_of_any_depth(layers: int, expected: list[int]) -> None:
+def test_the_recipe_supports_teachers_of_any_depth(layers: int, expected: list[int]) -> None:
     terms = load_settings("waldorf", "distill", {}).terms
     built = build_objective(terms, STUDENT, bert(layers), [RTE])
     assert built.terms["att"].layer_pairs == built.terms["hid"].layer_pairs == list(enumerate(expected, 1))
@@ -202,6 +202,6 @@ def test_the_recipe_fits_teachers_of_any_depth(layers: int, expected: list[int])
     assert built.terms["emb"].projection.maps["all"].weight.shape == (4, 3)
 
 
-def test_embeddings_can_be_compared_by_their_similarities_too() -> None:
+def test_embeddings_can_also_be_compared_by_their_relations() -> None:
     built = objective(t={"loss": "token_similarity"}, s={"loss": "sample_similarity", "row_vector": "pooled"})
     assert built.student_need == OutputSpec(pooled=True, hidden=frozenset({0}))

@@ -1,4 +1,4 @@
-"""Vectors per row: the mean over tokens of a layer, losses on it, and warnings about unread vectors."""
+"""Vectors per row: the mean over the tokens of a layer, losses on it, and warnings about unused vectors."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def pocket_batch(reader: Reader, n: int = 4) -> Batch:
 
 
 @pytest.mark.parametrize("pairs", ["cross-encoder", "bi-encoder"])
-def test_the_mean_vectors_of_all_layers(tiny_encoder: Path, pairs: Any) -> None:
-    """Against a loop over rows; of two texts side by side, it is the mean over both."""
+def test_mean_vectors_of_all_layers_match_a_loop(tiny_encoder: Path, pairs: Any) -> None:
+    """The mean over both texts for a bi-encoder."""
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "mean", pairs=pairs).eval()
     batch = pocket_batch(Reader(Tokeniser.load(str(tiny_encoder)), encoder.input_format, 32))
     layers = frozenset(range(encoder.n_layers + 1))
@@ -77,7 +77,7 @@ def built(loss: str, student: EncoderSpec, teacher: EncoderSpec, **settings: Any
 @pytest.mark.parametrize("row_vector", ["cls", "pooled"])
 @pytest.mark.parametrize("student_mean", [True, False])
 @pytest.mark.parametrize("teacher_mean", [True, False])
-def test_cls_mse_compares_vectors_pooled_as_each_model_pools(
+def test_cls_mse_compares_the_vectors_that_each_model_pools(
     row_vector: str, student_mean: bool, teacher_mean: bool
 ) -> None:
     torch.manual_seed(0)
@@ -102,7 +102,7 @@ def test_cls_mse_compares_vectors_pooled_as_each_model_pools(
     assert not term.teacher_need.tokens, "teacher and student may have other tokens"
 
 
-def test_a_warning_names_who_reads_no_first_tokens_and_what_to_set() -> None:
+def test_a_warning_names_the_model_that_ignores_cls_and_the_setting_to_change() -> None:
     def warning(loss: str, student: EncoderSpec, teacher: EncoderSpec, **settings: Any) -> str | None:
         term = built(loss, student, teacher, **settings)
         return unread_cls("t", term, ModelPair(student, teacher, (RTE,)))
@@ -130,7 +130,9 @@ def mean_teacher(tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
     return mtkd.refine(tiny_encoder, out=tmp_path / "t", settings=settings, **RUN)
 
 
-def test_a_run_warns_once_and_a_store_teaches_the_same(mean_teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_a_run_warns_once_and_a_store_gives_the_same_student(
+    mean_teacher: mtkd.Model, tmp_path: Path
+) -> None:
     def student(out: str, **changes: Any) -> mtkd.Model:
         source = {"store": changes.pop("store")} if "store" in changes else {"teacher": mean_teacher}
         return mtkd.distill("bert-pkd-3", out=tmp_path / out, settings=SMALL | changes, **source, **RUN)
@@ -165,7 +167,7 @@ def test_stored_hidden_states_offer_both_row_vectors(mean_teacher: mtkd.Model, t
         torch.testing.assert_close(found.mean[layer], expected.mean[layer], atol=1e-5, rtol=0)
 
 
-def test_teachers_that_pool_differently_teach_all_but_pooled_layers(tiny_encoder: Path) -> None:
+def test_teachers_with_different_pooling_reject_losses_on_pooled_layers(tiny_encoder: Path) -> None:
     first = TeacherRef.find(str(tiny_encoder), heads=False)
     config: EncoderConfig = pretrained_config(str(tiny_encoder), "mean")
     members = [Member(first, ("rte",)), Member(replace(first, config=config), ("sst2",))]

@@ -1,4 +1,4 @@
-"""Slow build: what is on when, what is needed then, the learning rate, and going on after a stop."""
+"""Slow build: when layers are on, which outputs are requested, the learning rate, and resuming."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def outputs(layers: int) -> ModelOutput:
     return ModelOutput(cls=cls, hidden=states, logits=torch.randn(2, 2), mask=MASK)
 
 
-def test_layers_join_in_one_after_the_other() -> None:
+def test_layers_are_switched_on_one_after_the_other() -> None:
     built = SlowBuild(0.9, tuple(range(9)))
     for step in range(1000):
         on = built.active_layers(step / 1000)
@@ -80,7 +80,7 @@ def test_layers_join_in_one_after_the_other() -> None:
     assert SlowBuild().done(0.0)
 
 
-def test_each_term_counts_what_is_on() -> None:
+def test_each_term_sums_the_layers_that_are_on() -> None:
     torch.manual_seed(0)
     slow, student, teacher = objective(0.6), outputs(2), outputs(4)
     batch = Batch("rte", np.arange(2), torch.zeros(2), None, ModelInputs(Tokens(MASK, MASK, MASK)), None)
@@ -108,7 +108,7 @@ def test_each_term_counts_what_is_on() -> None:
 @pytest.mark.parametrize(
     ("share", "temperatures"), [(0.6, {0.6: 4, 0.8: 3, 1.0: 2}), (0.0, {0.0: 4, 0.5: 3, 1.0: 2})]
 )
-def test_a_temperature_falls_after_the_layers_are_built(share: float, temperatures: dict[float, int]) -> None:
+def test_the_temperature_falls_after_all_layers_are_on(share: float, temperatures: dict[float, int]) -> None:
     torch.manual_seed(0)
     falling = {"loss": "soft_labels", "temperature": [[0.0, 4.0], [1.0, 2.0]]}
     slow, student, teacher = objective(share, emb=TERMS["emb"], soft=falling), outputs(2), outputs(4)
@@ -120,7 +120,7 @@ def test_a_temperature_falls_after_the_layers_are_built(share: float, temperatur
         assert values[1].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_what_is_off_is_not_asked_for() -> None:
+def test_outputs_of_switched_off_layers_are_not_requested() -> None:
     slow = objective(0.6)
     zero, one = frozenset({0}), frozenset({0, 1})
     assert slow.needs(0.0) == (OutputSpec(hidden=zero), OutputSpec(hidden=zero))
@@ -131,7 +131,7 @@ def test_what_is_off_is_not_asked_for() -> None:
     assert slow.needs(0.6) == (slow.student_need, slow.teacher_need)
 
 
-def test_a_flow_starts_when_the_layers_are_there_and_logits_alone_are_not_built() -> None:
+def test_a_flow_starts_when_all_layers_are_on_and_logits_alone_reject_slow_build() -> None:
     flow = objective(0.6, emb=TERMS["emb"], all={"loss": "hidden_mse", "layer_map": "emd"})
     assert flow.slow_build.layers == (0,) and flow.needs(0.5)[0] == OutputSpec(hidden=frozenset({0}))
     assert objective(0.6, soft=TERMS["soft"]).slow_build == SlowBuild()
@@ -139,7 +139,7 @@ def test_a_flow_starts_when_the_layers_are_there_and_logits_alone_are_not_built(
         load_settings("tinybert-4", "distill", {"slow_build": 1.0})
 
 
-def test_the_rate_holds_while_layers_are_built() -> None:
+def test_the_learning_rate_is_constant_while_layers_are_switched_on() -> None:
     linear = TrainSettings(lr=1.0, warmup=0.1)
     rates = [learning_rate(linear, step, 20, 0.5) for step in range(20)]
     assert rates[:2] == pytest.approx([1 / 3, 2 / 3]) and rates[2:11] == [1.0] * 9
@@ -165,7 +165,7 @@ def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
     return MultiTaskModel.load(out).state_dict()
 
 
-def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
+def test_any_recipe_can_use_slow_build_and_resumes(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[OutputSpec, bool]] = []
@@ -184,16 +184,16 @@ def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
     assert [without for _, without in asked] == [True] * 8 + [False] * 8
     assert [len(need.hidden) for need, _ in asked[:8]] == [1, 1, 1, 2, 2, 2, 3, 3]
 
-    class Stopped(Exception):
+    class SimulatedKill(Exception):
         pass
 
     def stopping(self: Trainer, draw: object) -> float:
         if self.position.step == 5:
-            raise Stopped
+            raise SimulatedKill
         return step(self, draw)
 
     monkeypatch.setattr(Trainer, "step", stopping)
-    with pytest.raises(Stopped):
+    with pytest.raises(SimulatedKill):
         trained(tmp_path / "parts", tiny_teacher)
     monkeypatch.setattr(Trainer, "step", step)
     parts = trained(tmp_path / "parts", tiny_teacher)

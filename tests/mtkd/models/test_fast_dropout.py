@@ -1,4 +1,4 @@
-"""Dropout has the distribution of torch's, and attention with it is scaled dot-product attention."""
+"""Fast dropout has the distribution of torch's dropout, also inside attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_values_are_dropped_independently(p: float) -> None:
     torch.manual_seed(0)
     dropped = torch.cat([dropout(torch.ones(997), p) for _ in range(300)]).reshape(300, 997).numpy() == 0
     assert stats.binomtest(int(dropped.sum()), dropped.size, p).pvalue > 1e-3
-    # at every position, also the first and the last of a call, equally often ...
+    # equally often at every position, including the first and the last of a call ...
     counts = dropped.sum(0)
     assert stats.chisquare([counts[:99].sum(), counts[-99:].sum(), counts[400:499].sum()]).pvalue > 1e-3
     assert stats.binomtest(int(counts[0]), 300, p).pvalue > 1e-3
@@ -27,13 +27,13 @@ def test_values_are_dropped_independently(p: float) -> None:
     # ... and independently of the value before and of the call before
     for one, other in ((dropped[:, :-1], dropped[:, 1:]), (dropped[:-1], dropped[1:])):
         assert stats.binomtest(int((one & other).sum()), one.size, p * p).pvalue > 1e-3
-    # from call to call the number varies as binomial numbers do
+    # the number per call has a binomial distribution
     spread = dropped.sum(1).var() / (997 * p * (1 - p))
     assert stats.chi2.sf(spread * 300, 299) > 1e-3 and stats.chi2.cdf(spread * 300, 299) > 1e-3
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
-def test_what_stays_is_scaled_and_the_gradient_has_the_same_gaps(kind: torch.dtype) -> None:
+def test_kept_values_are_scaled_and_the_gradient_has_the_same_mask(kind: torch.dtype) -> None:
     values = torch.randn(7, 30, 5, dtype=kind).transpose(0, 2).requires_grad_()
     torch.manual_seed(1)
     made = dropout(values, 0.25)
@@ -48,7 +48,7 @@ def test_what_stays_is_scaled_and_the_gradient_has_the_same_gaps(kind: torch.dty
     assert not torch.equal(dropout(values, 0.25), made)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_matches_finite_differences() -> None:
     values = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
 
     def seeded(values: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(seeded, (values,))
 
 
-def test_ends_of_the_range() -> None:
+def test_probabilities_of_zero_and_one() -> None:
     values = torch.ones(50)
     assert dropout(values, 0.0) is values and dropout(values[:0], 0.5).shape == (0,)
     assert torch.equal(dropout(values, 1.0), torch.zeros(50))
@@ -66,7 +66,7 @@ def test_ends_of_the_range() -> None:
     assert torch.equal(dropout(values, 1e-300), values)
 
 
-def test_modules_are_replaced_and_do_nothing_in_evaluation() -> None:
+def test_modules_are_replaced_and_inactive_in_evaluation() -> None:
     inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3))
     outer = nn.ModuleDict({"a": inner, "b": nn.Dropout(0.2)})
     outer.eval()
@@ -86,7 +86,7 @@ def masks(rows: int, length: int) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_attention_without_drops_is_that_of_torch(number: int, scaling: float | None) -> None:
+def test_attention_without_dropped_values_matches_torch(number: int, scaling: float | None) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(3, 9, 4, 8).transpose(1, 2).requires_grad_() for _ in range(3))
     mask, weights = masks(3, 9)[number], torch.randn(3, 4, 9, 8)

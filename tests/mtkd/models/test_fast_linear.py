@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN give what torch's give, wherever they are used."""
+"""Linear layers that use oneDNN match those of torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mtkd.models.fast_linear import Linear, use_linear
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
-    """The shapes that went through oneDNN."""
+    """The shapes of the inputs that oneDNN processed."""
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch has no oneDNN")
     made: list[torch.Size] = []
@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
 
 def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
-    """torch's layer, and ours with the same weights."""
+    """Return a layer of torch, and a fast layer with the same weights."""
     torch.manual_seed(0)
     reference, layer = nn.Linear(24, 56, bias=bias), Linear(24, 56, bias=bias)
     layer.load_state_dict(reference.state_dict())
@@ -37,7 +37,7 @@ def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(40, 24), (3, 14, 24), (2, 2, 9, 24)])
-def test_outputs_and_gradients_are_those_of_torch(
+def test_outputs_and_gradients_match_torch(
     shape: tuple[int, ...], bias: bool, calls: list[torch.Size]
 ) -> None:
     made = []
@@ -62,7 +62,7 @@ def test_the_gradient_of_frozen_weights_is_not_computed(calls: list[torch.Size])
     torch.testing.assert_close(values.grad, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_onednn_is_not_for_is_left_to_torch(calls: list[torch.Size]) -> None:
+def test_unsupported_inputs_are_left_to_torch(calls: list[torch.Size]) -> None:
     reference, layer = layers()
     values = torch.randn(60, 24)
     for few in (values[:0], values[0]):

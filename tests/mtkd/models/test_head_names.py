@@ -1,4 +1,4 @@
-"""Tasks whose names are those of methods of torch's modules: trained, saved, loaded and exported."""
+"""Tasks with the names of methods of torch modules can be trained, saved, loaded and exported."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_the_masks_cover_the_tokens_of_each_text(save_checkpoint: Callable[..., 
         ]
 
 
-def test_a_teacher_with_such_heads_is_trained_saved_and_distilled(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_teacher_with_san_heads_is_trained_saved_and_distilled(tiny_encoder: Path, tmp_path: Path) -> None:
     teacher = mtkd.refine(
         tiny_encoder, tasks=["rte", "sst2", "stsb"], out=tmp_path / "t",
         settings={"max_length": 48, "pair_head": "san"}, **RUN,
@@ -63,7 +63,7 @@ def test_a_teacher_with_such_heads_is_trained_saved_and_distilled(tiny_encoder: 
     assert {type(head) for head in student.module.heads.values()} == {Head}
 
 
-def test_the_head_is_trained(tiny_encoder: Path) -> None:
+def test_all_weights_of_the_head_get_gradients(tiny_encoder: Path) -> None:
     """All its weights get a gradient through the model."""
     model = MultiTaskModel.without_heads(str(tiny_encoder), 48)
     model.info = dataclasses.replace(model.info, pair_head="san")
@@ -80,7 +80,7 @@ def test_the_head_is_trained(tiny_encoder: Path) -> None:
     )
 
 
-def test_a_student_cannot_start_from_such_a_head(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_student_cannot_start_from_a_san_head(tiny_encoder: Path, tmp_path: Path) -> None:
     teacher = mtkd.refine(
         tiny_encoder, tasks="rte", out=tmp_path / "t", settings={"max_length": 48, "pair_head": "san"}, **RUN
     )

@@ -1,4 +1,4 @@
-"""Checkpoints without safetensors: their tensors are read, and nothing in them is run."""
+"""Checkpoints without safetensors: their tensors are read, and code in them is not executed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Payload:
 
 
 def with_bin(original: Path, place: Path, weights: Any) -> Path:
-    """A copy of a directory whose only weights are a .bin with this content."""
+    """Return a copy of a directory whose only weights are a .bin file with this content."""
     shutil.copytree(original, place, ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save(weights, place / BIN)
     return place
 
 
 def old_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As in checkpoints of BERT's first years: a prefix, other names of norms, and tied weights."""
+    """Rename weights as in early checkpoints of BERT: a prefix, other names of norms, and tied weights."""
     renamed = {
         f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -49,7 +49,7 @@ def old_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed | {"cls.predictions.decoder.weight": words, "fit_dense.weight": torch.ones(2, 2)}
 
 
-def test_a_bin_gives_the_weights_that_safetensors_give(
+def test_weights_from_bin_and_safetensors_are_equal(
     tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = load_file(tiny_encoder / SAFETENSORS)
@@ -67,7 +67,7 @@ def test_a_bin_gives_the_weights_that_safetensors_give(
 
 
 @pytest.mark.parametrize("written", ["torch", "pickle"])
-def test_code_in_a_bin_is_not_run(
+def test_code_in_a_bin_is_not_executed(
     written: str, tiny_encoder: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     marker, out = tmp_path / "was-run", tmp_path / "run"
@@ -88,7 +88,7 @@ def test_code_in_a_bin_is_not_run(
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         ({"model": {"a": torch.ones(1)}, "epoch": 3}, "not a table of tensors, but holds dict, int"),
         (torch.ones(3), "holds one tensor"),
@@ -98,11 +98,11 @@ def test_code_in_a_bin_is_not_run(
         ),
     ],
 )
-def test_bins_with_other_content_are_refused(
-    content: Any, complaint: str, tiny_encoder: Path, tmp_path: Path
+def test_bins_with_other_content_are_rejected(
+    content: Any, message: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     place = with_bin(tiny_encoder, tmp_path / "other", content)
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         TransformerEncoder.pretrained(str(place))
     (place / BIN).write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
@@ -115,7 +115,7 @@ def test_bins_with_other_content_are_refused(
 @pytest.mark.filterwarnings("ignore:Casting complex values")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.uint8])
 @pytest.mark.parametrize("split", [False, True])
-def test_weights_that_are_no_floating_point_numbers_are_refused(
+def test_integer_weights_are_rejected(
     dtype: torch.dtype, split: bool, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "other"
@@ -134,7 +134,9 @@ def test_weights_that_are_no_floating_point_numbers_are_refused(
         TransformerEncoder.pretrained(str(place))
 
 
-def test_a_bin_from_the_hub(tiny_encoder: Path, cached_on_hub: Callable[..., None], tmp_path: Path) -> None:
+def test_a_bin_can_come_from_the_hub(
+    tiny_encoder: Path, cached_on_hub: Callable[..., None], tmp_path: Path
+) -> None:
     weights = load_file(tiny_encoder / SAFETENSORS)
     cached_on_hub("some/encoder", with_bin(tiny_encoder, tmp_path / "old", weights))
     found = TransformerEncoder.pretrained("some/encoder").state_dict()

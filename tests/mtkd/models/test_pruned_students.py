@@ -1,4 +1,4 @@
-"""Students with a pruned vocabulary: their embeddings are the teacher's, and they are used like others."""
+"""Students with a pruned vocabulary: they have the teacher's embeddings, and work like other students."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contexts(tiny_encoder: Path) -> tuple[InitContext, InitContext]:
     return context, replace(context, tokeniser=small, kept=kept)
 
 
-def test_rows_of_kept_tokens_are_the_teachers(contexts: tuple[InitContext, InitContext]) -> None:
+def test_embeddings_of_kept_tokens_match_the_teacher(contexts: tuple[InitContext, InitContext]) -> None:
     full, pruned = contexts
     assert full.teacher is not None and pruned.kept is not None
     kept = pruned.kept
@@ -52,7 +52,7 @@ def test_rows_of_kept_tokens_are_the_teachers(contexts: tuple[InitContext, InitC
 
 
 @pytest.mark.parametrize("more", [{"init": "teacher"}, {"init": "random"}, {"init": "random", "layers": 1}])
-def test_a_transformer_is_the_one_with_all_tokens(
+def test_a_pruned_vocabulary_does_not_change_the_outputs(
     more: dict[str, Any], contexts: tuple[InitContext, InitContext]
 ) -> None:
     full, pruned = contexts
@@ -113,7 +113,7 @@ def test_a_student_is_trained_saved_exported_and_fine_tuned(
     assert tuned.module.tokeniser.digest == one.module.tokeniser.digest
 
 
-def test_terms_that_compare_tokens_are_refused(
+def test_terms_that_compare_tokens_are_rejected(
     tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     answered = mtkd(*command("layerwise-3", tiny_teacher, tmp_path / "run"))

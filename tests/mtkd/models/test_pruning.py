@@ -1,4 +1,4 @@
-"""Students cut out of their teacher."""
+"""Students that are pruned from their teacher."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def encoder(family: str, **more: int) -> TransformerEncoder:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_pruned_student_is_its_teacher_with_the_rest_silenced(family: str) -> None:
-    """What is cut away gives 0 in the teacher where the weights that read it are 0."""
+def test_a_pruned_student_equals_its_teacher_with_the_pruned_parts_zeroed(family: str) -> None:
+    """In the teacher, the weights that read the pruned parts are set to zero."""
     teacher = encoder(family)
     heads = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
     units = torch.stack([torch.arange(10.0), -torch.arange(10.0)])
@@ -84,8 +84,8 @@ def test_the_embeddings_are_the_truncated_svd() -> None:
     torch.testing.assert_close(small(torch.tensor([4])), expected[4:5], atol=1e-4, rtol=0)
 
 
-def test_importance_is_the_first_order_change_of_the_loss(tiny_teacher: Path) -> None:
-    """Against the loss with a part turned down by a little."""
+def test_importance_approximates_the_change_of_the_loss_to_first_order(tiny_teacher: Path) -> None:
+    """Compared with the loss after scaling a part down by a little."""
     teacher = MultiTaskModel.load(tiny_teacher)
     (rte,) = resolve("rte")
     rows = Encoded.encode(load_rows(open_data("pocket"), rte, "train", 8), teacher.tokeniser)
@@ -123,7 +123,7 @@ def test_the_seed_chooses_the_rows_from_which_the_importance_is_measured(
     assert torch.equal(one, again) and not torch.equal(one, other)
 
 
-def test_the_recipe_cuts_trains_and_comes_back(
+def test_the_recipe_prunes_trains_saves_and_loads(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: list[int] = []
@@ -159,7 +159,7 @@ def test_the_recipe_cuts_trains_and_comes_back(
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"student.transformer.init": "random"}, "prune=true cannot be combined with init='random'"),
         ({"student.transformer.heads": 4}, "cannot have 4 attention heads"),
@@ -167,9 +167,11 @@ def test_the_recipe_cuts_trains_and_comes_back(
         ({"student.transformer.layers": 5}, "cannot have 5 layers"),
     ],
 )
-def test_what_cannot_be_cut_out(changes: dict, complaint: str, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_invalid_pruned_sizes_are_errors(
+    changes: dict, message: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
     sizes = {"student.transformer.layers": 2, "student.transformer.intermediate_size": 8}
     sizes |= {"student.transformer.embedding_size": 4, "student.max_length": 24}
     settings = load_settings("hsk-rosita-6", "distill", {**sizes, **changes})
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         distill(Request("pocket", "rte", tmp_path / "run", 16, 16), settings, str(tiny_teacher))

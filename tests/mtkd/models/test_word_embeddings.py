@@ -22,7 +22,7 @@ LINES = [f"{word} {' '.join(map(str, vector))}" for word, vector in VECTORS.item
 
 
 @pytest.fixture
-def words() -> Tokeniser:
+def vocabulary_tokeniser() -> Tokeniser:
     """A vocabulary of the, cat, sat, rare and five special tokens."""
     return Tokeniser.word_level([pa.array(["the cat sat", "the rare cat"])])
 
@@ -38,27 +38,29 @@ def words() -> Tokeniser:
     ],
 )
 @pytest.mark.parametrize("zipped", [False, True])
-def test_words_of_the_file_get_its_vectors(
-    lines: list[str], ending: str, zipped: bool, words: Tokeniser, tmp_path: Path, capsys: Any
+def test_words_in_the_file_get_its_vectors(
+    lines: list[str], ending: str, zipped: bool, vocabulary_tokeniser: Tokeniser, tmp_path: Path, capsys: Any
 ) -> None:
     raw, file = (ending.join(lines) + ending).encode(), tmp_path / "vectors"
     file.write_bytes(gzip.compress(raw) if zipped else raw)
     torch.manual_seed(1)
-    table = word_embeddings(file, words)
-    ids = words.hf.get_vocab()
-    assert table.shape == (9, 3) == (words.vocab_size, 3)
+    table = word_embeddings(file, vocabulary_tokeniser)
+    ids = vocabulary_tokeniser.hf.get_vocab()
+    assert table.shape == (9, 3) == (vocabulary_tokeniser.vocab_size, 3)
     for word, vector in VECTORS.items():
         assert table[ids[word]].tolist() == pytest.approx(vector)
     assert 0 < table[ids["rare"]].abs().max() < 0.6 and table[ids["[PAD]"]].abs().max() > 0
     assert f"3 of the 4 words of the vocabulary start from the vectors in {file}" in capsys.readouterr().err
     torch.manual_seed(1)
-    assert torch.equal(word_embeddings(file, words), table)
+    assert torch.equal(word_embeddings(file, vocabulary_tokeniser), table)
 
 
-def test_a_file_without_a_word_of_the_vocabulary_is_refused(words: Tokeniser, tmp_path: Path) -> None:
+def test_a_file_without_any_word_of_the_vocabulary_is_rejected(
+    vocabulary_tokeniser: Tokeniser, tmp_path: Path
+) -> None:
     (tmp_path / "vectors.txt").write_text("dog 1 2 3\n")
     with pytest.raises(UserError, match="no vector for any of the 4 words"):
-        word_embeddings(tmp_path / "vectors.txt", words)
+        word_embeddings(tmp_path / "vectors.txt", vocabulary_tokeniser)
 
 
 SMALL = {"projection_size": 8, "hidden_size": 6, "output_size": 8}
@@ -119,7 +121,7 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
         ),
     ],
 )
-def test_students_that_the_vectors_do_not_fit(
+def test_incompatible_students_are_errors(
     sets: list[str],
     parts: list[str],
     tiny_teacher: Path,

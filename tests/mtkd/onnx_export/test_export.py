@@ -1,4 +1,4 @@
-"""Exports of every kind of model predict what the model predicts, with and without torch."""
+"""Exports of every kind of model give the predictions of the model, with and without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = ["a fine film", "dreadful, and much too long for what little it has to s
 
 
 @pytest.mark.parametrize("build", KINDS)
-def test_an_export_predicts_what_the_model_predicts(
+def test_an_export_and_its_model_give_the_same_predictions(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
     info = {"pair_head": "san"} if build is cross_encoder else {}
@@ -54,7 +54,7 @@ def flat(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow(reason="exports a Transformer")
-def test_spans(span_teacher: Path, tmp_path: Path) -> None:
+def test_an_exported_span_model_gives_the_same_answers(span_teacher: Path, tmp_path: Path) -> None:
     teacher = mtkd.load(span_teacher)
     mtkd.export(span_teacher, out=tmp_path / "x")
     context = "A man sleeps in the big house. " * 9
@@ -85,7 +85,7 @@ def bytes_of(export: Path) -> int:
 
 
 @pytest.mark.slow(reason="exports a Transformer")
-def test_commands_take_an_export(
+def test_commands_accept_an_export(
     exported: Path, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
@@ -112,7 +112,7 @@ def test_commands_take_an_export(
         mtkd.export(tiny_teacher, out=place)
 
 
-def test_texts_and_pairs_share_their_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_graphs_for_single_texts_and_pairs_share_their_weights(tiny_encoder: Path, tmp_path: Path) -> None:
     model = mtkd.Model(model_of(bilstm(tiny_encoder), tiny_encoder, "rte,sst2"))
     found = mtkd.export(model, out=tmp_path / "x")
     both = sum(file.stat().st_size for file in (tmp_path / "x").glob("model-*.onnx"))
@@ -121,7 +121,7 @@ def test_texts_and_pairs_share_their_weights(tiny_encoder: Path, tmp_path: Path)
     assert found.bytes - both < 1.1 * 4 * weights
 
 
-def test_it_runs_without_torch(exported: Path, tiny_teacher: Path) -> None:
+def test_an_export_runs_without_torch(exported: Path, tiny_teacher: Path) -> None:
     code = (
         "import sys; blocked = ('torch', 'transformers', 'datasets', 'sklearn', 'scipy');"
         "sys.modules.update(dict.fromkeys(blocked)); from mtkd.runtime import OnnxModel; import json;"
@@ -131,7 +131,7 @@ def test_it_runs_without_torch(exported: Path, tiny_teacher: Path) -> None:
     assert_equal(json.loads(done.stdout), mtkd.load(tiny_teacher).predict("rte", PAIRS))
 
 
-def test_a_damaged_export_is_refused(exported: Path, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_damaged_export_is_rejected(exported: Path, tiny_teacher: Path, tmp_path: Path) -> None:
     shutil.copytree(exported, tmp_path / "x")
     weights = tmp_path / "x" / "weights.bin"
     content = bytearray(weights.read_bytes())
@@ -156,7 +156,7 @@ def test_a_damaged_export_is_refused(exported: Path, tiny_teacher: Path, tmp_pat
         OnnxModel(tiny_teacher)
 
 
-def test_nothing_is_left_of_an_export_that_differs(
+def test_an_export_whose_outputs_differ_is_not_written(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = OnnxModel.run
@@ -170,7 +170,7 @@ def test_nothing_is_left_of_an_export_that_differs(
     assert not list(tmp_path.iterdir())
 
 
-def test_large_logits_may_differ_by_more(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_the_tolerance_grows_with_the_largest_logit(tiny_encoder: Path, tmp_path: Path) -> None:
     model = mtkd.Model(model_of(static(tiny_encoder), tiny_encoder, "rte"))
     for weight in model.module.head_modules.parameters():
         weight.data *= 1e3
@@ -179,7 +179,7 @@ def test_large_logits_may_differ_by_more(tiny_encoder: Path, tmp_path: Path) -> 
 
 
 def changed(place: Path, copy: Path, file: str, change: Callable[[Any], Any]) -> Path:
-    """A copy of an export with a changed file, whose digest is recorded."""
+    """Return a copy of an export with a changed file and its updated digest."""
     shutil.copytree(place, copy)
     path = copy / file
     if path.suffix == ".json":

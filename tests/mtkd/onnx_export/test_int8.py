@@ -1,4 +1,4 @@
-"""int8 exports: what is quantised, how close the answers are, and what happens if a score falls."""
+"""int8 exports: what is quantised, how close the predictions are, and what happens if a score drops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = ["the", "film", "play", "was", "not", "very", "good", "bad", "dull", "lo
 
 
 def rows_of(model: MultiTaskModel, head: str, columns: Sequence[str], number: int = 300) -> dict[str, Any]:
-    """Rows of random words; their labels are what the model predicts."""
+    """Return rows of random words, labelled with the predictions of the model."""
     random = np.random.default_rng(0)
     texts = [
         {name: " ".join(random.choice(WORDS, random.integers(1, 12))) for name in columns}
@@ -46,7 +46,7 @@ def rows_of(model: MultiTaskModel, head: str, columns: Sequence[str], number: in
 
 
 @pytest.mark.parametrize("build", [bilstm, *map(slow_export, (static, bi_encoder))])
-def test_int8_predicts_almost_the_same(
+def test_int8_predictions_are_close_to_those_of_the_model(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
     model = model_of(build(tiny_encoder), tiny_encoder, "rte,sst2")
@@ -56,7 +56,7 @@ def test_int8_predicts_almost_the_same(
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
     assert "validation scores of the fp32 model |" in card and "accuracy 0.512" in card
     assert f"| rte | {100 * found.scores['rte'].score:.1f} | 100.0 |" in card
-    assert "model-index" not in card  # metadata say whose scores they are only by the name of the model
+    assert "model-index" not in card  # the metadata identifies the scored model only by its name
     assert found.int8 and found.scores["rte"].score > 0.9 and found.scores["sst2"].score > 0.9
     size = 4 * sum(weight.numel() for weight in model.parameters())
     assert (tmp_path / "x" / "weights.bin").stat().st_size < 0.4 * size  # rows of 8 units have many scales
@@ -77,7 +77,7 @@ def traced(tiny_encoder: Path, build_once: Callable[..., Path]) -> tuple[MultiTa
     return model, onnx.load(build_once("traced", make) / "graph.onnx")
 
 
-def test_each_row_of_a_table_has_its_own_scale(traced: tuple[MultiTaskModel, Any]) -> None:
+def test_each_row_of_an_embedding_matrix_has_its_own_scale(traced: tuple[MultiTaskModel, Any]) -> None:
     model, original = traced
     table = next(p for name, p in model.named_parameters() if name.endswith("word_embeddings.weight"))
     graph = quantise(original, (), reduce_range=False).graph
@@ -90,7 +90,7 @@ def test_each_row_of_a_table_has_its_own_scale(traced: tuple[MultiTaskModel, Any
 
 
 @pytest.mark.parametrize("kind", ["bilstm", "cross-encoder"])
-def test_parts_stay_in_fp32(kind: str, traced: tuple[MultiTaskModel, Any], tiny_encoder: Path) -> None:
+def test_given_parts_stay_in_fp32(kind: str, traced: tuple[MultiTaskModel, Any], tiny_encoder: Path) -> None:
     model, graph = traced
     if kind == "bilstm":
         model = model_of(bilstm(tiny_encoder), tiny_encoder, "rte,mrpc")
@@ -115,7 +115,7 @@ def test_reduced_range_uses_seven_bits(traced: tuple[MultiTaskModel, Any]) -> No
 
 
 @pytest.mark.slow(reason="exports a model")
-def test_a_part_that_costs_too_much_stays_in_fp32(
+def test_a_part_whose_quantisation_lowers_the_score_too_much_stays_in_fp32(
     tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of(static(tiny_encoder), tiny_encoder, "sst2")
@@ -123,7 +123,7 @@ def test_a_part_that_costs_too_much_stays_in_fp32(
     working: list[tuple[str, ...]] = [KEPT[1]]
 
     def damaging(graph: Any, kept: tuple[str, ...], *, reduce_range: bool) -> Any:
-        """Answers the opposite, unless these parts stay in fp32."""
+        """Negate the outputs unless these parts stay in fp32."""
         made = quantise(graph, kept, reduce_range=reduce_range)
         if kept not in working:
             (last,) = (node for node in made.graph.node if "logits_sst2" in node.output)
@@ -142,7 +142,7 @@ def test_a_part_that_costs_too_much_stays_in_fp32(
     assert not (tmp_path / "y").exists()
 
 
-def test_what_int8_needs(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_unmet_requirements_of_int8_are_errors(tiny_teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="checked on labelled rows"):
         mtkd.export(tiny_teacher, out=tmp_path / "x", int8=True)
     with pytest.raises(UserError, match="max_drop=-1"):

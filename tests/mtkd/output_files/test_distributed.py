@@ -41,7 +41,7 @@ def test_two_launched_processes_write_identical_output(
     assert read_corpus(tmp_path / "one").shards == read_corpus(tmp_path / "two").shards
 
 
-def test_an_error_of_the_first_process_is_the_only_one(tmp_path: Path, processes: Any) -> None:
+def test_an_error_of_the_first_process_is_printed_only_once(tmp_path: Path, processes: Any) -> None:
     words = ("augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--quiet")
     with locked(tmp_path / "out"):
         done = processes.run(*words, "--out", tmp_path / "out", count=2)
@@ -49,7 +49,7 @@ def test_an_error_of_the_first_process_is_the_only_one(tmp_path: Path, processes
     assert "lost the connection to another process" in done.err and "Traceback" not in done.err
 
 
-def test_a_job_says_once_what_it_waits_for(
+def test_a_waiting_job_reports_once_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("mtkd.output_files.distributed._LOCK_WAIT", 0.1)
@@ -61,11 +61,11 @@ def test_a_job_says_once_what_it_waits_for(
             with pytest.raises(LockedError), locked(tmp_path / "logits"):
                 pass
             assert release.finished.is_set()
-    said = capsys.readouterr().err
-    assert said == f"waiting for another command, which is writing {tmp_path / 'logits'}\n"
+    printed = capsys.readouterr().err
+    assert printed == f"waiting for another command, which is writing {tmp_path / 'logits'}\n"
     with locked_by_first(tmp_path / "logits", ALONE):
         pass
-    assert capsys.readouterr().err == "", "nothing is said about a lock that is free"
+    assert capsys.readouterr().err == "", "nothing is printed for a free lock"
 
 
 def test_processes_wait_for_a_lock_longer_than_for_each_other(tmp_path: Path, processes: Any) -> None:

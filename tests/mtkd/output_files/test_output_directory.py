@@ -1,4 +1,4 @@
-"""Directories that another process writes while they are being checked, and whose files are in them."""
+"""Output directories: another process that writes during the check, and files of others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ THING = OutputKind("thing", "manifest.json", (r"manifest\.json", r"\d\.txt"), id
 
 
 def start(out: Path) -> None:
-    """What another process leaves that has just started to write a thing."""
+    """Create the files of another process that has just started to write an output."""
     (out / CLAIM).write_text('{"format": 1, "output": "thing", "identity": "a"}')
     (out / "0.txt").touch()
 
 
-def test_another_process_starts_during_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_starts_during_the_check_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = output_directory.visible_files
 
     def list_too_late(directory: Path) -> Iterator[str]:
@@ -42,7 +44,9 @@ def test_another_process_starts_during_the_check(tmp_path: Path, monkeypatch: py
     assert check_directory(tmp_path, THING, "a")
 
 
-def test_another_process_finishes_during_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_finishes_during_the_check_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start(tmp_path)
     read = output_directory.read_record
 
@@ -67,8 +71,8 @@ LISTED = replace(
 
 
 @pytest.fixture
-def thing(tmp_path: Path) -> Path:
-    """A finished thing with two files."""
+def finished_output(tmp_path: Path) -> Path:
+    """A finished output with two files."""
     (tmp_path / "manifest.json").write_text('"b"')
     (tmp_path / "list.json").write_text('["0.txt", "1.txt"]')
     for number in range(2):
@@ -76,19 +80,19 @@ def thing(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_file_that_a_finished_output_does_not_list_is_foreign(thing: Path) -> None:
-    (thing / "7.txt").write_text("work of years")
-    before = sorted(file.name for file in thing.iterdir())
+def test_a_file_that_a_finished_output_does_not_list_is_not_removed(finished_output: Path) -> None:
+    (finished_output / "7.txt").write_text("work of years")
+    before = sorted(file.name for file in finished_output.iterdir())
     with pytest.raises(UserError, match=r"do not belong to a thing: 7\.txt\n"):
-        check_directory(thing, LISTED, "a", overwrite=True)
-    assert sorted(file.name for file in thing.iterdir()) == before
-    (thing / "7.txt").unlink()
-    with open_directory(thing, LISTED, "a", overwrite=True):
-        assert sorted(file.name for file in thing.iterdir()) == [CLAIM, LOCK]
+        check_directory(finished_output, LISTED, "a", overwrite=True)
+    assert sorted(file.name for file in finished_output.iterdir()) == before
+    (finished_output / "7.txt").unlink()
+    with open_directory(finished_output, LISTED, "a", overwrite=True):
+        assert sorted(file.name for file in finished_output.iterdir()) == [CLAIM, LOCK]
 
 
 def test_an_interrupted_removal_of_listed_files_is_finished(
-    thing: Path, monkeypatch: pytest.MonkeyPatch
+    finished_output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlink = Path.unlink
 
@@ -99,8 +103,8 @@ def test_an_interrupted_removal_of_listed_files_is_finished(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "unlink", killed)
-        with open_directory(thing, LISTED, "a", overwrite=True):
+        with open_directory(finished_output, LISTED, "a", overwrite=True):
             pass
-    assert (thing / "1.txt").exists() and (thing / "list.json").exists()
-    with open_directory(thing, LISTED, "a", overwrite=True):
-        assert sorted(file.name for file in thing.iterdir()) == [CLAIM, LOCK]
+    assert (finished_output / "1.txt").exists() and (finished_output / "list.json").exists()
+    with open_directory(finished_output, LISTED, "a", overwrite=True):
+        assert sorted(file.name for file in finished_output.iterdir()) == [CLAIM, LOCK]

@@ -1,4 +1,4 @@
-"""No output is an input, contains one, or lies inside a model."""
+"""An output must not be an input, contain one, or be inside a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("data/rte/train.jsonl", {"unlabelled": {"rte": "data/*/train.jsonl"}}, "is the path of the unl"),
     ],
 )
-def test_an_output_over_an_input_is_refused(out: str, inputs: dict[str, Any], relation: str) -> None:
+def test_an_output_that_overlaps_an_input_is_rejected(
+    out: str, inputs: dict[str, Any], relation: str
+) -> None:
     with pytest.raises(UserError, match=relation):
         refuse_overlap("out", Path(out), inputs)
 
@@ -53,25 +55,25 @@ def test_an_output_over_an_input_is_refused(out: str, inputs: dict[str, Any], re
         ("run-2", {"teacher": "run", "data": "data"}),
         ("student", {"data": "."}),  # outputs may be beside the rows
         ("data/scores.json", {"data": "data"}),
-        ("rte", {"tasks": "rte"}),  # a name, whatever directories there are
+        ("rte", {"tasks": "rte"}),  # a name on the hub, not a directory
         ("rte", {"settings": {"student.kind": "rte"}, "unlabelled": {"sst2": "rte"}}),
         ("pocket", {"data": "pocket"}),
         ("report.html", {"runs": ["."]}),
         ("runs", {"model": object(), "data": None}),
     ],
 )
-def test_other_outputs_are_not(out: str, inputs: dict[str, Any]) -> None:
+def test_outputs_that_do_not_overlap_are_accepted(out: str, inputs: dict[str, Any]) -> None:
     Path(out).mkdir(exist_ok=True) if "." not in out else Path(out).touch()
     refuse_overlap("out", Path(out), inputs)
 
 
-def test_a_hard_link_is_the_file_itself() -> None:
+def test_a_hard_link_counts_as_the_file_itself() -> None:
     os.link("data/rte/train.jsonl", "rows.jsonl")
     with pytest.raises(UserError, match="is the path of the source"):
         refuse_overlap("out", Path("rows.jsonl"), {"source": "data/rte/train.jsonl"})
 
 
-def test_the_files_that_toml_names(here: Path) -> None:
+def test_files_named_in_toml_files_are_inputs(here: Path) -> None:
     Path("jobs").mkdir()
     Path("jobs/rows.csv").write_text("")
     Path("jobs/task.toml").write_text('[files]\ntrain = "rows.csv"\ntest = "missing.csv"\n')
@@ -81,7 +83,7 @@ def test_the_files_that_toml_names(here: Path) -> None:
     assert list(files_of_toml(Path("jobs/rows.csv"))) == []
 
 
-def test_what_an_argument_names() -> None:
+def test_paths_are_found_in_arguments() -> None:
     assert list(named_paths("teacher", "a=run,b=link")) == [Path("run"), Path("link")]
     assert list(named_paths("tasks", "rte,sst2")) == []
     assert list(named_paths("model", "a\0b")) == []

@@ -1,4 +1,4 @@
-"""A Ray cluster that a command starts itself."""
+"""Ray clusters that a command starts or connects to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 
 def die_once(died: Path) -> str:
-    """Kill the worker that calls this first."""
+    """Kill the first worker that calls this."""
     if not died.exists():
         died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ def test_messages_of_ray_do_not_mix_with_results(
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
-def test_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**options: object) -> None:
         cause = RuntimeError("Last connection error: ray.exceptions.AuthenticationError: token is missing")
         raise ConnectionError(f"Failed to connect to Ray cluster at {options['address']}") from cause
@@ -58,7 +58,9 @@ def test_a_cluster_that_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> Non
             pass
 
 
-def test_a_cluster_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_cluster_that_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))

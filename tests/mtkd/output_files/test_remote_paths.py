@@ -1,4 +1,4 @@
-"""Inputs and outputs by URL, on fsspec's file system in memory."""
+"""Inputs and outputs at URLs, with the in-memory file system of fsspec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = [{"sentence": f"the {n} cats sleep well", "label": n % 2, "idx": n} for n
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The file system behind memory://, empty, and a directory for local copies."""
+    """The empty file system behind memory://, and a directory for local copies."""
     monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "cache"))
     system = fsspec.filesystem("memory")
     system.store.clear()
@@ -54,7 +54,7 @@ def mask(data: str | Path, out: str | Path, **more: Any) -> Any:
 
 
 class Transfers:
-    """Counts the files that are copied, and fails from the n-th on."""
+    """Counts the files that are copied, and fails from the n-th file on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, fails_at: int | None = None):
         from fsspec.implementations.memory import MemoryFileSystem
@@ -72,7 +72,7 @@ class Transfers:
         monkeypatch.setattr(MemoryFileSystem, name, transfer)
 
 
-def test_a_corpus_by_url_is_that_of_local_paths(data: str, memory: Any, tmp_path: Path) -> None:
+def test_a_corpus_at_a_url_equals_that_of_local_paths(data: str, memory: Any, tmp_path: Path) -> None:
     memory.get("/bucket/data", str(tmp_path / "data"), recursive=True)
     here = mask(tmp_path / "data", tmp_path / "corpus")
     there = mask(data, "memory://bucket/corpus")
@@ -86,7 +86,7 @@ def test_a_corpus_by_url_is_that_of_local_paths(data: str, memory: Any, tmp_path
     assert there.manifest == library.augment.mask(data, "sst2", "memory://bucket/corpus", copies=2).manifest
 
 
-def test_a_finished_output_is_fetched_and_not_made_again(
+def test_a_finished_output_is_downloaded_and_not_repeated(
     data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = "memory://bucket/corpus"
@@ -101,7 +101,7 @@ def test_a_finished_output_is_fetched_and_not_made_again(
     assert len(gets.names) == 5, "nothing is copied twice"
 
 
-def test_another_output_is_refused_or_replaced(data: str, memory: Any) -> None:
+def test_a_different_output_is_rejected_or_overwritten(data: str, memory: Any) -> None:
     out = "memory://bucket/corpus"
     mask(data, out)
     with pytest.raises(UserError, match=f"^{out} holds another corpus") as caught:
@@ -121,7 +121,7 @@ def test_another_output_is_refused_or_replaced(data: str, memory: Any) -> None:
     assert memory.cat_file("/bucket/corpus/notes.txt") == b"mine"
 
 
-def test_a_failed_upload_is_taken_up(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_upload_is_resumed(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     out = "memory://bucket/corpus"
     with monkeypatch.context() as broken:
         puts = Transfers(broken, "put_file", fails_at=2)
@@ -140,7 +140,7 @@ def test_a_failed_upload_is_taken_up(data: str, memory: Any, monkeypatch: pytest
     assert UPLOADING not in files(memory, out) and local_copy(out).is_dir()
 
 
-def test_a_cut_upload_of_another_machine_counts_as_nothing(
+def test_an_incomplete_upload_of_another_machine_is_ignored(
     data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = "memory://bucket/corpus"
@@ -159,7 +159,7 @@ def test_a_cut_upload_of_another_machine_counts_as_nothing(
 
 
 def test_an_interrupted_copy_is_resumed(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also files that were copied at the same time as one that failed before them are not copied again."""
+    """Files that were copied while an earlier one failed are not copied again either."""
     with monkeypatch.context() as broken:
         real, second = type(memory).get_file, threading.Event()
 
@@ -182,7 +182,7 @@ def test_an_interrupted_copy_is_resumed(data: str, memory: Any, monkeypatch: pyt
     assert [file.name for file in copy.rglob("*.jsonl")] == ["train.jsonl"], "what is gone is gone here too"
 
 
-def test_a_cut_upload_is_not_replaced_by_an_older_copy(
+def test_an_incomplete_upload_is_not_replaced_by_an_older_copy(
     data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, here, there = "memory://bucket/corpus", str(tmp_path / "cache"), str(tmp_path / "another machine")
@@ -204,7 +204,7 @@ def test_a_cut_upload_is_not_replaced_by_an_older_copy(
     assert json.loads(files(memory, out)["manifest.json"])["settings"]["seed"] == 1
 
 
-def test_what_others_put_beside_a_copy_is_kept(data: str, memory: Any) -> None:
+def test_files_of_others_beside_a_copy_are_kept(data: str, memory: Any) -> None:
     copy = local_copy(data)
     cached = copy / "logits-0" / "0.safetensors"
     cached.parent.mkdir()
@@ -217,7 +217,7 @@ def test_what_others_put_beside_a_copy_is_kept(data: str, memory: Any) -> None:
     assert cached.read_bytes() == b"hours of work"
 
 
-def test_a_damaged_copy_is_copied_again(
+def test_a_damaged_copy_is_downloaded_again(
     data: str, memory: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     copy = local_copy(data)
@@ -226,7 +226,7 @@ def test_a_damaged_copy_is_copied_again(
     file.write_bytes(lines(ROWS).replace(b"cats", b"bats", 1))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_size == before.st_size
-    monkeypatch.setattr(remote, "_verified", set())  # as in another process
+    monkeypatch.setattr(remote, "_verified", set())  # as if in another process
     gets = Transfers(monkeypatch, "get_file")
     local_copy(data)
     assert file.read_bytes() == lines(ROWS) and gets.names == ["/bucket/data/sst2/train.jsonl"]
@@ -235,7 +235,7 @@ def test_a_damaged_copy_is_copied_again(
     )
 
 
-def test_an_index_that_leads_out_of_its_directory_is_refused(data: str, tmp_path: Path) -> None:
+def test_an_index_that_names_files_outside_its_directory_is_rejected(data: str, tmp_path: Path) -> None:
     copy, thesis = local_copy(data), tmp_path / "thesis.tex"
     thesis.write_text("work of years")
     (index,) = cache_directory().glob("inputs/*/index.json")
@@ -246,8 +246,10 @@ def test_an_index_that_leads_out_of_its_directory_is_refused(data: str, tmp_path
         assert thesis.read_text() == "work of years"
 
 
-def test_other_file_systems(data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as FTP: one connection, folders that must exist, and files without a version."""
+def test_a_file_system_with_few_features_is_supported(
+    data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example FTP: one connection, folders that must exist, and files without a version."""
     threads = set()
     for name in ("get_file", "put_file", "pipe_file"):
         real = getattr(type(memory), name)
@@ -270,15 +272,17 @@ def test_other_file_systems(data: str, memory: Any, tmp_path: Path, monkeypatch:
     assert mask(data, out).made == 0
 
 
-def test_a_model_by_http_is_no_endpoint() -> None:
+def test_a_model_at_an_http_url_is_not_an_endpoint() -> None:
     with pytest.raises(
         UserError, match=r"(cannot read )?http://127\.0\.0\.1:9/teacher( needs the package aiohttp)?"
     ):
         library.evaluate("http://127.0.0.1:9/teacher", "pocket")
 
 
-def test_work_that_is_not_uploaded_is_kept(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted command resumes in its local copy, unless somebody else has written to the URL."""
+def test_work_that_was_not_uploaded_is_kept_and_resumed(
+    data: str, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted command resumes in its local copy, unless another process has written to the URL."""
     out = "memory://bucket/corpus"
     with monkeypatch.context() as broken:
         broken.setattr(
@@ -295,8 +299,14 @@ def test_work_that_is_not_uploaded_is_kept(data: str, memory: Any, monkeypatch: 
     assert "manifest.json" in files(memory, out)
 
 
-def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path, mtkd: Callable[..., Any],
-                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_run_can_be_read_and_written_at_urls(
+    data: str,
+    memory: Any,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    mtkd: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     memory.put(str(tiny_encoder), "/bucket/encoder", recursive=True)
     task = 'name = "mood"\nkind = "classify"\ncolumns = ["sentence"]\nlabels = ["bad", "good"]\n[files]\n'
     task += 'train = "train.jsonl"\nvalidation = "memory://bucket/data/sst2/validation.jsonl"\n'
@@ -335,7 +345,7 @@ def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("url", "complaint"),
+    ("url", "message"),
     [
         ("memory://bucket/dta", r"memory://bucket/dta does not exist \(did you mean '/bucket/data'\?\)"),
         ("s4://bucket/data", r"unknown scheme 's4' \(did you mean 's3'"),
@@ -351,12 +361,12 @@ def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path
         ("memory://bucket/data/sst2/train.jsonl", "'memory://bucket/data/sst2/train.jsonl' is a file"),
     ],
 )
-def test_wrong_inputs(
-    url: str, complaint: str, data: str, mtkd: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_invalid_input_urls_are_errors(
+    url: str, message: str, data: str, mtkd: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("s3fs", "gcsfs", "aiohttp"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=complaint) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         library.check_data(url, "sst2")
     assert "secret" not in str(caught.value)
     answered = mtkd("data", "check", "--data", url, "--tasks", "sst2")
@@ -364,7 +374,7 @@ def test_wrong_inputs(
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (
             ("compare", "mkd", "--teacher", "x", "--out", "memory://bucket/grid"),
@@ -381,9 +391,9 @@ def test_wrong_inputs(
         (("run", "memory://bucket/job.toml"), "cannot be a URL"),
     ],
 )
-def test_wrong_outputs(
+def test_invalid_output_urls_are_errors(
     words: tuple[str, ...],
-    complaint: str,
+    message: str,
     mtkd: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -391,11 +401,13 @@ def test_wrong_outputs(
     monkeypatch.chdir(tmp_path)
     more = ("--data", "pocket", "--tasks", "sst2", "--limit", 4) if words[0] == "augment" else ()
     answered = mtkd(*words, *more)
-    assert answered.code == 2 and complaint in answered.err, answered.err
+    assert answered.code == 2 and message in answered.err, answered.err
     assert not [place for place in tmp_path.iterdir() if place.name != "cache"]
 
 
-def test_files_that_cannot_be_copied(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_to_copy_are_errors_that_name_the_file(
+    data: str, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory.store["/bucket/data/sst2/../../etc/passwd"] = memory.store["/bucket/data/sst2/train.jsonl"]
     with pytest.raises(UserError, match=r"has a file that cannot be copied: 'sst2/../../etc/passwd'"):
         local_copy(data)
@@ -409,8 +421,8 @@ def test_files_that_cannot_be_copied(data: str, memory: Any, monkeypatch: pytest
         local_copy(data)
 
 
-def test_patterns_and_texts_that_are_no_paths(data: str, memory: Any) -> None:
-    """Of rows in memory nothing is a path, and an endpoint is not a model to copy."""
+def test_patterns_are_expanded_and_other_values_are_not_taken_for_paths(data: str, memory: Any) -> None:
+    """Strings in rows in memory are not paths, and an endpoint is not a model to copy."""
     more = [{"sentence": f"the {n} dogs sleep"} for n in range(3)]
     memory.pipe({f"/bucket/more/{n}.jsonl": lines([row]) for n, row in enumerate(more)})
     memory.pipe("/bucket/more/notes.txt", b"mine")
@@ -442,7 +454,7 @@ def test_a_pipeline_reads_urls(data: str, memory: Any, tmp_path: Path, mtkd: Cal
     assert "steps write to local directories" in mtkd("run", tmp_path / "job.toml").err
 
 
-def test_a_store_by_url(tiny_teacher: Path, memory: Any, tmp_path: Path) -> None:
+def test_a_store_can_be_at_a_url(tiny_teacher: Path, memory: Any, tmp_path: Path) -> None:
     memory.put(str(tiny_teacher), "/bucket/teacher", recursive=True)
     sets = {"student.max_length": 24, "student.transformer.layers": 2, "student.transformer.heads": 2}
     sets |= {"student.transformer.hidden_size": 8, "student.transformer.intermediate_size": 8}

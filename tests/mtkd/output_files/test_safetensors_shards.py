@@ -1,4 +1,4 @@
-"""Shards whose header is not that of their content."""
+"""Safetensors shards whose header does not match their content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def header_of(path: Path) -> Any:
     return json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
 
 
-def test_what_is_written_is_found(shard: Path) -> None:
+def test_a_written_shard_can_be_read(shard: Path) -> None:
     header = read_header(shard)
     assert header.metadata == {"key": "key"} and header.tensors.keys() == CONTENT.keys()
     start = shard.stat().st_size - 3 * 4
@@ -61,14 +61,14 @@ def test_what_is_written_is_found(shard: Path) -> None:
         ),
     ],
 )
-def test_another_header_is_refused(shard: Path, change: Any) -> None:
+def test_a_wrong_header_is_rejected(shard: Path, change: Any) -> None:
     with_header(shard, change(header_of(shard)))
     with pytest.raises(ValueError, match="is not a safetensors file"):
         read_header(shard)
     assert SafetensorsFormat().read_footer(shard) is None
 
 
-def test_a_shard_that_was_cut_and_a_directory_are_refused(shard: Path, tmp_path: Path) -> None:
+def test_a_truncated_shard_and_a_directory_are_rejected(shard: Path, tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ValueError, match="is not a safetensors file"):
         read_header(shard)

@@ -72,14 +72,14 @@ def test_foreign_files_are_named_and_nothing_is_touched(tmp_path: Path, name: st
     assert files_of(there) == before
 
 
-def test_files_of_the_right_names_without_a_marker_are_foreign(tmp_path: Path) -> None:
+def test_files_with_the_right_names_but_no_marker_are_foreign(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there")
     (there / "note.json").unlink()
     with pytest.raises(UserError, match=r"pages/1\.txt"):
         check_directory(there, KIND, "a", overwrite=True)
 
 
-def test_another_output_is_rejected_or_overwritten(tmp_path: Path) -> None:
+def test_a_different_output_is_rejected_or_overwritten(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there", "b")
     (there / ".git").mkdir()
     (there / ".git/config").write_text("")
@@ -116,7 +116,7 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there")
     mark = "0123456789abcdef"
     (there / "other").mkdir()
-    (there / "other" / LOCK).touch()  # an output of its own, which may be in use
+    (there / "other" / LOCK).touch()  # a different output, which may be in use
     for name in (
         f".note.json.{mark}.tmp",
         f"pages/.2.txt.{mark}.tmp",
@@ -130,8 +130,8 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
         assert not (there / f".work.{mark}.old").exists()
 
 
-def test_processes_enter_and_leave_together(tmp_path: Path) -> None:
-    """The first process changes the directory only while the second one does not look at it."""
+def test_processes_wait_for_each_other_at_the_start_and_the_end(tmp_path: Path) -> None:
+    """The first process changes the directory only while the second one does not read it."""
     there, together, seen = write_notebook(tmp_path / "there"), threading.Barrier(2), []
 
     def slow_finish(path: Path) -> bool:
@@ -156,7 +156,7 @@ def test_processes_enter_and_leave_together(tmp_path: Path) -> None:
     assert seen == [["note.json", "pages/1.txt"], ["note.json", "pages/1.txt"], ["note.json", "False"]]
 
 
-class Lines:
+class LineFormat:
     """A text format with the key on the first line and one line per item."""
 
     def write(self, path: Path, content: list[str], key: str) -> None:
@@ -174,11 +174,11 @@ def make_lines(shard: PlannedShard, advance: Any) -> list[str]:
 
 def planned(path: Path, key: str = "k") -> ShardedOutput:
     shards = [PlannedShard(f"{n}.txt", "t", np.arange(3 * n, 3 * n + 3)) for n in range(5)]
-    return ShardedOutput(path, key, shards, Lines())
+    return ShardedOutput(path, key, shards, LineFormat())
 
 
 def record_and_open(record: Path) -> Make:
-    """A setup that records the process which calls it."""
+    """Return a setup function that records the process that calls it."""
     with record.open("a") as file:
         file.write(f"{os.getpid()}\n")
     return make_lines
@@ -228,7 +228,7 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(
 
 
 def die_once(inputs: tuple[PlannedShard, Path], advance: Any) -> list[str]:
-    """Make a shard; the worker that first makes the third one is killed."""
+    """Make a shard; kill the first worker that makes the third shard."""
     shard, died = inputs
     if shard.file == "2.txt" and not died.exists():
         died.touch()
@@ -249,7 +249,7 @@ def test_a_killed_process_ends_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{"make": die_once}, {"setup": open_die_once}], ids=["task", "actor"])
-def test_ray_makes_the_shard_of_a_killed_worker_again(
+def test_ray_repeats_the_shard_of_a_killed_worker(
     tmp_path: Path, ray_cluster: None, given: dict[str, Any]
 ) -> None:
     output, died = planned(tmp_path / "out"), tmp_path / "died"
@@ -294,7 +294,7 @@ def test_ray_writes_nothing_after_an_interruption(
     assert (files_of(tmp_path / "out"), files_of(begun)) == before and len(before[1]) < 5
 
 
-def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_numbers_of_workers_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="`address` applies only to `engine='ray'`"):
         Workers(address="auto")
     monkeypatch.setattr("mtkd.output_files.worker_pools.join_process_group", lambda: ProcessGroup(0, 2))
@@ -303,7 +303,7 @@ def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
         Workers(engine="ray")
 
 
-def test_ray_makes_even_a_single_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_used_even_for_a_single_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = planned(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     with pytest.raises(UserError, match="needs the package ray"):

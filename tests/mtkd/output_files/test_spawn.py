@@ -16,7 +16,7 @@ print(written.manifest.rows, "rows;", __file__)
 """
 
 
-def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     words = [sys.executable, "script.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a pool of processes, however often it is pressed."""
+"""Pressing Ctrl-C once or repeatedly ends a pool of processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_pressing_ctrl_c_twice_ends_all_processes(gap: float) -> None:
             for _ in range(2):
                 os.killpg(main.pid, signal.SIGINT)
                 time.sleep(gap)
-            _, printed = main.communicate(timeout=60)  # until no process is left that could print
+            _, printed = main.communicate(timeout=60)  # until no process is left that could print anything
             assert b"KeyboardInterrupt" in printed
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -61,11 +61,11 @@ def test_pressing_ctrl_c_twice_ends_all_processes(gap: float) -> None:
 
 
 def test_ctrl_c_is_left_to_the_parent_while_workers_start(tmp_path: Path) -> None:
-    """`sitecustomize` is imported by every Python process, before anything of mtkd."""
+    """`sitecustomize` is imported by every Python process before any module of mtkd."""
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     words = [sys.executable, "-c", IMPORTING.format(paths=os.pathsep.join([str(tmp_path), *sys.path]))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as main:
         assert main.stdout is not None
-        for _ in range(3):  # two workers, and a process of Python's that watches over semaphores
+        for _ in range(3):  # two workers, and Python's process that tracks semaphores
             os.kill(int(main.stdout.readline()), signal.SIGINT)
         assert main.communicate(timeout=60) == (b"finished\n", b"")

@@ -1,4 +1,4 @@
-"""`mtkd init`: what it writes for data of all kinds, and that `mtkd run` runs it."""
+"""`mtkd init`: the files that it writes for all kinds of data, and their pipelines run with `mtkd run`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def texts(table: pa.Table) -> set[str]:
 
 
 @pytest.mark.slow(reason="trains three models and exports one")
-def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: Callable) -> None:
+def test_the_pipeline_written_for_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: Callable) -> None:
     import mtkd as library
 
     rows = pocket("sst2", "train")[:80]
@@ -93,7 +93,7 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
     assert exported["reviews"].rows == 7
 
 
-def test_the_files_that_init_writes_have_only_columns_that_the_check_knows(tmp_path: Path) -> None:
+def test_written_files_have_no_columns_that_data_check_reports(tmp_path: Path) -> None:
     rows = [{**row, "ticket_id": n, "source": "web"} for n, row in enumerate(pocket("sst2", "train")[:60])]
     mtkd.init_pipeline(write(tmp_path / "reviews.csv", rows), out=tmp_path / "job")
     report = mtkd.check_data(tasks=str(tmp_path / "job" / "reviews.toml"))
@@ -103,7 +103,7 @@ def test_the_files_that_init_writes_have_only_columns_that_the_check_knows(tmp_p
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"])
-def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: Path) -> None:
+def test_files_stay_in_place_and_their_names_decide_their_split(suffix: str, tmp_path: Path) -> None:
     rows = {split: pocket("rte", split)[:20] for split in ("train", "validation", "test")}
     files = [write(tmp_path / "entailment" / f"{split}{suffix}", part) for split, part in rows.items()]
     plain = [
@@ -132,7 +132,7 @@ def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: 
     assert request.append(open_data(None), task, load_rows(open_data(None), task, "train"))[1] == 30
 
 
-def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
+def test_notes_list_other_readings_of_the_data(tmp_path: Path) -> None:
     rows = [{"text": f"word {n} here" if n % 9 else " ", "urgent": n % 2, "grade": n % 3} for n in range(40)]
     result = mtkd.init_pipeline(write(tmp_path / "a.csv", rows), out=tmp_path / "job")
     assert result.task.label == "urgent" and result.task.kind == "classify"
@@ -155,7 +155,7 @@ def test_a_column_of_probabilities_is_named_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_whole_numbers_have_the_same_names_in_all_formats(suffix: str, tmp_path: Path) -> None:
+def test_integer_labels_have_the_same_names_in_all_formats(suffix: str, tmp_path: Path) -> None:
     table = pa.table(
         {"text": [f"the text {n}" for n in range(40)], "label": [float(n % 3) for n in range(40)]}
     )
@@ -224,21 +224,21 @@ def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) 
     assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 7
 
 
-def test_several_labels_per_row(tmp_path: Path) -> None:
+def test_rows_with_several_labels_make_a_multilabel_task(tmp_path: Path) -> None:
     rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]
     result = mtkd.init_pipeline(write(tmp_path / "tags.csv", rows), out=tmp_path / "job")
     assert result.task.kind == "multilabel" and result.task.labels == ("hot", "new")
     assert result.rows["unlabelled"] == 20, "an empty cell is no label"
 
 
-def test_labels_that_only_the_validation_rows_have(tmp_path: Path) -> None:
+def test_labels_may_occur_only_in_validation_rows(tmp_path: Path) -> None:
     train = [{"text": f"row number {n}", "label": "ab"[n % 2]} for n in range(20)]
     valid = [{"label": "abc"[n % 3], "text": f"another row {n}", "source": "x"} for n in range(9)]
     files = [write(tmp_path / "x-train.csv", train), write(tmp_path / "x-dev.csv", valid)]
     assert mtkd.init_pipeline(files, out=tmp_path, name="x").task.labels == ("a", "b", "c")
 
 
-def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_on_the_hub_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
     )
@@ -265,7 +265,7 @@ def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "to_parquet" in str(caught.value.hint)
 
 
-def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
+def test_files_of_the_user_are_not_replaced(tmp_path: Path) -> None:
     data = write(tmp_path / "mine.csv", [{"text": f"row number {n}", "label": n % 2} for n in range(20)])
     (tmp_path / "pipeline.toml").write_text("mine")
     with pytest.raises(mtkd.UserError, match=r"pipeline\.toml would be replaced"):
@@ -328,7 +328,7 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),
     ],
 )
-def test_mistakes_are_one_error_and_nothing_is_written(
+def test_invalid_usage_is_one_error_and_writes_nothing(
     files: dict[str, Any], given: list[str], parts: list[str], tmp_path: Path, mtkd: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -365,12 +365,12 @@ def test_the_hint_about_a_json_file_converts_it(
 
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "some-one/no-such-data"])
-def test_data_that_is_not_there(name: str, tmp_path: Path, mtkd: Callable) -> None:
+def test_missing_data_is_an_error(name: str, tmp_path: Path, mtkd: Callable) -> None:
     answered = mtkd("init", name, "--out", tmp_path / "job")
     assert answered.code == 2 and name in answered.err and not (tmp_path / "job").exists()
 
 
-def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
+def test_a_label_without_training_rows_is_named(tmp_path: Path) -> None:
     rows = [{"text": f"row {n}", "label": "good" if n % 2 else "bad"} for n in range(20)]
     write(tmp_path / "train.jsonl", rows)
     write(tmp_path / "validation.jsonl", [*rows[:4], {"text": "odd", "label": "godo"}])
@@ -381,7 +381,7 @@ def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [int, float])
-def test_minus_one_is_no_label_and_a_note_says_so(written: type, tmp_path: Path) -> None:
+def test_minus_one_counts_as_unlabelled_with_a_note(written: type, tmp_path: Path) -> None:
     rows = [{"text": f"row number {n}", "label": written(n % 3 - 1)} for n in range(60)]
     result = mtkd.init_pipeline(write(tmp_path / "own.csv", rows), out=tmp_path / "job")
     assert result.rows["unlabelled"] == 20
@@ -420,7 +420,7 @@ def test_cells_that_are_unlike_the_rest_of_their_column_are_named(tmp_path: Path
         mtkd.init_pipeline([train, valid], out=tmp_path / "job2", label="grade")
 
 
-def test_the_longest_rows_decide_how_many_tokens_are_read(tmp_path: Path) -> None:
+def test_the_maximum_length_follows_from_the_longest_rows(tmp_path: Path) -> None:
     words = {"short": 20, "long": 100, "too-long": 400}
     for name, count in words.items():
         rows = [{"text": f"{n} " + "cat " * count, "label": n % 2} for n in range(40)]
@@ -433,8 +433,8 @@ def test_the_longest_rows_decide_how_many_tokens_are_read(tmp_path: Path) -> Non
         )
 
 
-def test_rows_without_any_of_several_labels(tmp_path: Path) -> None:
-    """An empty cell is what pandas writes; it means that the labels are unknown."""
+def test_empty_cells_of_a_multilabel_column_are_unlabelled_rows(tmp_path: Path) -> None:
+    """pandas writes missing values as empty cells; the labels are then unknown."""
     rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]
     train = write(tmp_path / "train.csv", rows)
     notes = mtkd.init_pipeline(train, out=tmp_path / "job", name="tags").notes
@@ -466,6 +466,6 @@ def test_the_task_is_named_after_its_files(files: list[str], name: str, tmp_path
     assert mtkd.init_pipeline(paths, out=tmp_path / "job").task.name == name
 
 
-def test_an_empty_list_of_files_is_refused(tmp_path: Path) -> None:
+def test_an_empty_list_of_files_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no data is named"):
         mtkd.init_pipeline([], out=tmp_path / "job")

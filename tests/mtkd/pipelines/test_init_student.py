@@ -1,4 +1,4 @@
-"""`mtkd init` with another recipe or a given teacher: the files, and that their pipelines run to the end."""
+"""`mtkd init` with another recipe or a given teacher: the files, and complete runs of their pipelines."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def reviews(tmp_path: Path) -> Path:
 
 
 def run(pipeline: Path, **settings: Any) -> dict[str, Any]:
-    """Run a pipeline with few steps, except for its export; the records of its student and control."""
-    text, export, _ = pipeline.read_text().partition("[steps.export]")  # slow; test_init.py has one
+    """Run a pipeline with few steps and without its export; return the records of its student and control."""
+    text, export, _ = pipeline.read_text().partition("[steps.export]")  # slow; test_init.py runs one
     assert export
     pipeline.write_text(text)
     dry = library.run_pipeline(pipeline, dry_run=True)
@@ -53,7 +53,7 @@ SMALL_LSTM = {f"bilstm.{name}_size": 8 for name in ("hidden", "output", "project
         ("mkd-transformer", {}, {"teacher": "@teacher"}),
     ],
 )
-def test_the_recipe_of_the_student_and_the_control(
+def test_another_recipe_is_used_for_the_student_and_the_control(
     recipe: str, sizes: dict[str, Any], control: dict[str, str], reviews: Path, tiny_encoder: Path, mtkd: Any
 ) -> None:
     made = mtkd("init", reviews, "--out", reviews.parent / "job", "--recipe", recipe)
@@ -71,7 +71,9 @@ def test_the_recipe_of_the_student_and_the_control(
     assert records["control"]["identity"]["settings"]["supervision"] == "labels"
 
 
-def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any) -> None:
+def test_a_checkpoint_can_be_the_teacher(
+    reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
+) -> None:
     teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
     made = mtkd("init", reviews, "--out", reviews.parent / "job", "--teacher", teacher)
     assert made.code == 0, made.err
@@ -85,7 +87,7 @@ def test_a_checkpoint_as_the_teacher(reviews: Path, save_checkpoint: Callable[..
     assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
 
 
-def test_a_run_as_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
+def test_a_run_can_be_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
     first = library.init_pipeline(reviews, out=reviews.parent / "first")
     run(first.pipeline, steps__teacher__encoder=str(tiny_encoder), steps__teacher__epochs=1)
     teacher = first.pipeline.parent / "runs" / "teacher"
@@ -106,7 +108,7 @@ def test_a_static_student_is_not_wider_than_its_teacher(
     assert all("--set student.static.width=16" in steps[name] for name in ("student", "control"))
 
 
-def test_labels_of_a_checkpoint_that_does_not_name_them(
+def test_labels_of_a_checkpoint_can_be_given(
     reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
 ) -> None:
     teacher, out = save_checkpoint("Bert"), reviews.parent / "job"
@@ -142,7 +144,7 @@ def test_labels_of_a_checkpoint_that_does_not_name_them(
         (["--teacher-labels", "reviews=a,b"], "there is no --teacher"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_incompatible_options_are_rejected_before_anything_is_written(
     given: list[str], message: str, reviews: Path, mtkd: Any
 ) -> None:
     refused = mtkd("init", reviews, "--out", reviews.parent / "job", *given)
@@ -150,7 +152,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert not (reviews.parent / "job").exists()
 
 
-def test_a_teacher_without_its_tokeniser_is_refused_before_anything_is_written(
+def test_a_teacher_without_its_tokeniser_is_rejected_before_anything_is_written(
     reviews: Path, save_checkpoint: Callable[..., Path], mtkd: Any
 ) -> None:
     teacher = save_checkpoint("Bert", layers=3, id2label={0: "Positive", 1: "Negative"})
@@ -163,7 +165,7 @@ def test_a_teacher_without_its_tokeniser_is_refused_before_anything_is_written(
     assert not (reviews.parent / "job").exists()
 
 
-def test_dry_run_and_quiet(reviews: Path, mtkd: Any) -> None:
+def test_dry_run_writes_nothing_and_quiet_prints_nothing(reviews: Path, mtkd: Any) -> None:
     out = reviews.parent / "job"
     shown = mtkd("init", reviews, "--out", out, "--dry-run")
     assert shown.code == 0 and "2: negative, positive" in shown.out and not out.exists()

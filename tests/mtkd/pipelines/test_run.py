@@ -1,4 +1,4 @@
-"""`mtkd run`: what runs, what runs again and why, and what is refused before the first step."""
+"""`mtkd run`: which steps run or are repeated and why, and errors before the first step."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def file(tmp_path: Path, tiny_encoder: Path) -> Path:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that a pipeline runs, which only write the output that later steps look for."""
+    """The commands of a pipeline, replaced by one that only writes the outputs that later steps need."""
     ran: list[list[str]] = []
 
     def execute(command: str, words: list[str]) -> None:
@@ -93,14 +93,14 @@ def names(results: list[mtkd.pipelines.run.StepResult]) -> list[str]:
     return [result.name for result in results if result.reason]
 
 
-def overwriting(commands: list[list[str]]) -> list[bool]:
+def overwriting_commands(commands: list[list[str]]) -> list[bool]:
     return ["--overwrite" in words for words in commands]
 
 
 ALL = ["teacher", "student", "tuned/rte", "scores"]
 
 
-def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: Callable) -> None:
+def test_all_steps_run_in_order_and_a_second_run_does_nothing(file: Path, mtkd: Callable) -> None:
     estimates = {one.name: one for one in library.run_pipeline(file, estimate=True)}
     assert not (file.parent / "out").exists()
     done = mtkd("run", file, "--json")
@@ -131,7 +131,7 @@ def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: 
     assert times == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 
-def test_an_estimate_counts_the_steps_and_rows_that_it_leaves_out(
+def test_an_estimate_extrapolates_from_a_few_steps_and_rows(
     file: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = MultiTaskModel.forward
@@ -150,11 +150,11 @@ def test_an_estimate_counts_the_steps_and_rows_that_it_leaves_out(
     assert "about" in shown and "would run" in shown
 
 
-def test_a_change_runs_its_step_and_those_that_need_it(
+def test_a_change_repeats_its_step_and_those_that_depend_on_it(
     file: Path, commands: list[list[str]], mtkd: Callable
 ) -> None:
 
-    assert names(library.run_pipeline(file)) == ALL and not any(overwriting(commands))
+    assert names(library.run_pipeline(file)) == ALL and not any(overwriting_commands(commands))
     commands.clear()
     changed = {"steps.student.lr": 0.01}
     planned = library.run_pipeline(file, settings=changed, dry_run=True)
@@ -194,7 +194,7 @@ def test_a_table_changes_only_the_settings_that_it_names(file: Path, mtkd: Calla
     student, scores = library.run_pipeline(file, settings=terms, dry_run=True)[1::2]
     assert "--set terms.logits.weight=0.5" in student.command and "--limit 4" in scores.command
     assert "--against" in scores.command
-    table = {"steps.student.teacher": {"rte": "@teacher"}}  # in place of a text
+    table = {"steps.student.teacher": {"rte": "@teacher"}}  # in place of a string
     assert "--teacher rte=out/teacher " in library.run_pipeline(file, settings=table, dry_run=True)[1].command
     for empty in ({"steps": {}}, {"steps.student.set": {}}):
         planned = library.run_pipeline(file, settings=empty, dry_run=True)
@@ -204,7 +204,7 @@ def test_a_table_changes_only_the_settings_that_it_names(file: Path, mtkd: Calla
     assert "sst2=" not in library.run_pipeline(file, settings=table, dry_run=True)[1].command
 
 
-def test_an_option_reads_exported_checkpoints_and_what_is_in_an_output(file: Path) -> None:
+def test_options_can_name_files_inside_the_output_of_another_step(file: Path) -> None:
     export = {"command": "export", "model": "@teacher"}
     more = {"steps.ready": {**export, "format": "transformers"}, "steps.student.teacher": "@ready"}
     assert "--teacher out/ready " in library.run_pipeline(file, settings=more, dry_run=True)[2].command
@@ -216,7 +216,7 @@ def test_an_option_reads_exported_checkpoints_and_what_is_in_an_output(file: Pat
         library.run_pipeline(file, settings=more | {"steps.ready": export}, dry_run=True)
 
 
-def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
+def test_a_step_that_copies_the_number_of_steps_is_evaluated_as_often(
     file: Path, commands: list[list[str]]
 ) -> None:
     library.run_pipeline(file)
@@ -233,14 +233,14 @@ def test_a_step_with_the_steps_of_another_is_evaluated_as_often(
     assert again.reason == "'student' runs again"
 
 
-def test_labels_with_commas_stay_whole() -> None:
+def test_labels_with_commas_are_not_split() -> None:
     options = {"recipe": "static", "teacher-labels": {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}}
     words = Step.of("s", "s", "distill", options, "out").argv()
     given = [words[n + 1] for n, word in enumerate(words) if word == "--teacher-labels"]
     assert parse_labels(given) == options["teacher-labels"] and given[1] == "y=a,b"
 
 
-def test_a_change_of_a_file_is_seen(
+def test_a_changed_file_is_detected(
     file: Path, commands: list[list[str]], write_task: Callable, tmp_path: Path
 ) -> None:
     rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(4)]
@@ -286,7 +286,7 @@ def test_a_pipeline_that_was_interrupted_resumes(
     commands.clear()
     results = mtkd.run_pipeline(file)
     assert names(results) == ALL[killed:] and results[killed].reason == "it was interrupted, and resumes"
-    assert not any(overwriting(commands)), "the output of the step is kept"
+    assert not any(overwriting_commands(commands)), "the output of the step is kept"
     assert names(mtkd.run_pipeline(file)) == []
 
 
@@ -299,7 +299,7 @@ def test_a_step_that_was_interrupted_and_then_changed_starts_over(
         mtkd.run_pipeline(file)
     monkeypatch.setattr(module, "execute", execute)
     mtkd.run_pipeline(file, settings={"steps.teacher.epochs": 2})
-    assert overwriting(commands) == [True, False, False, False]
+    assert overwriting_commands(commands) == [True, False, False, False]
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -320,7 +320,7 @@ def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_beg
     monkeypatch.setattr(module, "execute", execute)
     commands.clear()
     mtkd.run_pipeline(file, settings=changed)
-    assert overwriting(commands) == [not written, False]
+    assert overwriting_commands(commands) == [not written, False]
 
 
 def test_a_second_pipeline_does_not_replace_the_output_of_the_first(
@@ -344,7 +344,7 @@ def test_a_second_pipeline_does_not_replace_the_output_of_the_first(
     assert names(mtkd.run_pipeline(file)) == ALL, "a pipeline that was renamed is not another one"
 
 
-def test_a_killed_process_resumes_at_the_step_that_it_was_in(file: Path, processes: Any) -> None:
+def test_a_killed_pipeline_resumes_at_its_current_step(file: Path, processes: Any) -> None:
     killed = processes.run("run", file, kill_at="*/student/run.json")
     assert killed.code == -9
     done = processes.run("run", file)
@@ -354,7 +354,7 @@ def test_a_killed_process_resumes_at_the_step_that_it_was_in(file: Path, process
     assert lines[1] == "== 2/4 student (it was interrupted, and resumes)"
 
 
-def test_the_error_of_a_step_names_it_and_the_output_of_others_stays(file: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_step_names_it_and_other_outputs_are_kept(file: Path, tmp_path: Path) -> None:
     (file.parent / "out" / "teacher").mkdir(parents=True)
     (file.parent / "out" / "teacher" / "notes.txt").write_text("mine")
     with pytest.raises(mtkd.UserError, match=r"step 'teacher': out/teacher holds files that do not belong"):
@@ -434,7 +434,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.teacher.set": {"train.lr": {}}}, ["step 'teacher'", "set.train.lr = {} is not valid"]),
     ],
 )  # fmt: skip
-def test_mistakes_are_found_before_the_first_step(
+def test_invalid_pipelines_are_errors_before_the_first_step(
     changes: dict[str, Any], parts: list[str], file: Path, commands: list[list[str]]
 ) -> None:
     with pytest.raises(mtkd.UserError) as caught:
@@ -444,7 +444,7 @@ def test_mistakes_are_found_before_the_first_step(
     assert not commands and not (file.parent / "out").exists()
 
 
-def test_a_file_without_steps() -> None:
+def test_a_file_without_steps_is_an_error() -> None:
     with pytest.raises(mtkd.UserError, match="the pipeline has no steps"):
         load_steps({"title": "nothing"}, {}, "x")
 
@@ -461,7 +461,7 @@ def test_the_output_may_be_in_the_home_directory(monkeypatch: pytest.MonkeyPatch
     assert output_directory({"out": "~/runs"}, "job") == "/home/anna/runs"
 
 
-def test_an_export_is_limited_only_if_it_scores_rows() -> None:
+def test_the_limit_is_passed_to_an_export_only_if_it_scores_rows() -> None:
     step = '[steps.x]\ncommand = "export"\nmodel = "m"\n'
     for data, limited in (("", False), ('data = "pocket"\n', True)):
         values = tomllib.loads(f"{data}eval-limit = 8\n{step}")
@@ -480,7 +480,7 @@ def test_a_model_may_be_a_name_on_the_hub(file: Path) -> None:
     assert planned[-1].name == "scores" and "--against someone/model" in planned[-1].command
 
 
-def test_files_that_are_no_pipelines(tmp_path: Path, mtkd: Callable) -> None:
+def test_files_that_are_not_pipelines_are_errors(tmp_path: Path, mtkd: Callable) -> None:
     (tmp_path / "broken.toml").write_text("[steps")
     broken = mtkd("run", tmp_path / "broken.toml")
     assert broken.code == 2 and "is not valid TOML" in broken.err

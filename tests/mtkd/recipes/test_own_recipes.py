@@ -1,4 +1,4 @@
-"""Recipes of a user's own, named by the path of their file."""
+"""Custom recipes, given by the path of their file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_file_changes_what_it_extends(recipe: Path) -> None:
     assert input_files(step) == [recipe.parent / "base.toml", recipe], "what makes a pipeline repeat the step"
 
 
-def test_a_student_is_distilled_by_a_file(
+def test_a_student_can_be_distilled_with_a_recipe_file(
     recipe: Path, tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     limits = ["--limit", 16, "--eval-limit", 8]
@@ -65,7 +65,7 @@ def test_a_student_is_distilled_by_a_file(
         ('extends = "refine"', "is for mtkd refine"),
     ],
 )
-def test_what_is_no_recipe(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_recipe_files_are_errors(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(UserError, match=message):
         mtkd.distill(str(tmp_path / "own.toml"), data="pocket", tasks="sst2", out=tmp_path / "run")

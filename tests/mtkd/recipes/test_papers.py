@@ -1,4 +1,4 @@
-"""Recipes and grids hold the values of the papers' tables, which are copied here."""
+"""Recipes and grids have the values of the papers' tables, which are copied here."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_the_tables_of_mkd_refine_one_teacher_on_all_tasks(name: str) -> None:
         assert distilled[distilled.index("--teacher") + 1] == str(teacher.jobs[0].out)
 
 
-def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:
+def test_tinybert_trains_for_the_epochs_of_the_hidden_knowledge_paper() -> None:
     def train(task: str) -> Any:
         return load_settings("tinybert-4", "distill", {}, task).resolved_stages()[0].train
 

@@ -1,4 +1,4 @@
-"""Errors of settings: one message that names the key, what is close to it, and where all settings are."""
+"""Errors of settings: one message that names the key, a similar key, and where all settings are listed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.common.errors import UserError
         ("train.epoch", "train.epochs"),
     ],
 )
-def test_the_similar_setting_is_suggested(key: str, meant: str) -> None:
+def test_a_similar_setting_is_suggested(key: str, meant: str) -> None:
     with pytest.raises(UserError) as error:
         load_settings("layerwise-3", "distill", {key: 3})
     assert error.value.problem == f"unknown setting {key!r} (did you mean {meant!r}?)"
@@ -60,7 +60,7 @@ def test_an_unknown_table_has_no_suggestion() -> None:
     assert error.value.problem == "unknown setting 'foo'"
 
 
-def test_a_value_in_place_of_a_table() -> None:
+def test_a_value_in_place_of_a_table_is_an_error() -> None:
     with pytest.raises(UserError) as error:
         load_settings("layerwise-3", "distill", {"terms.x": 1})
     assert error.value.problem == "terms.x = 1 is not valid"
@@ -84,20 +84,20 @@ def test_hints_name_functions_in_python_and_commands_on_the_command_line(
 
 
 @pytest.mark.parametrize("loss", [1, True, 0.5, [], {}, [{}], datetime.date(1979, 5, 27)])
-def test_a_loss_that_is_no_text(loss: Any) -> None:
+def test_a_loss_that_is_not_a_string_is_an_error(loss: Any) -> None:
     with pytest.raises(UserError, match=r"(?s)terms\.logits\.loss = .* is not valid.*name of a loss: att"):
         load_settings("mkd-lstm", "distill", {"terms.logits.loss": loss})
 
 
 @pytest.mark.parametrize("value", ["", {}, 1])
-def test_a_term_without_a_loss_is_a_misspelt_name(value: Any) -> None:
+def test_a_term_without_a_loss_is_taken_for_a_misspelt_name(value: Any) -> None:
     with pytest.raises(UserError) as error:
         load_settings("mkd-lstm", "distill", {"terms.logit.weight": value})
     assert error.value.problem == "unknown term 'logit' (did you mean 'logits'?)"
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "forward", "training", "__class__", "\x1b", "x" * 101, "a/b"])
-def test_names_that_no_term_can_have(name: str, tmp_path: Path) -> None:
+def test_invalid_term_names_are_errors(name: str, tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(f'extends = "mkd-lstm"\n[terms.{json.dumps(name)}]\nloss = "labels"\n')
     with pytest.raises(UserError, match=r"(?s)is not a valid name in terms.*starting with a letter"):
@@ -112,14 +112,14 @@ def test_a_stage_is_a_folder_and_its_name_stays_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["student.transformer.init", "student.bilstm.hidden_size"])
-def test_settings_of_another_kind_of_student_are_refused(key: str) -> None:
+def test_settings_of_another_kind_of_student_are_rejected(key: str) -> None:
     value = "minilm" if key.endswith("init") else 8
     with pytest.raises(UserError, match=f"`{key}={value}` has no effect: .* is of kind 'static'"):
         load_settings("static", "distill", {key: value})
     load_settings("static", "distill", {"student.kind": "bilstm", "student.bilstm.hidden_size": 8})
 
 
-def test_a_setting_with_two_values_on_the_command_line() -> None:
+def test_giving_a_setting_twice_on_the_command_line_is_an_error() -> None:
     with pytest.raises(UserError, match=r"--set train\.lr has two values: 0\.1 and 0\.2"):
         parse_set(["train.lr=0.1", "train.steps=3", "train.lr=0.2"])
     assert parse_set(["train.lr=1e-1", "train.lr=0.1"]) == {"train.lr": 0.1}

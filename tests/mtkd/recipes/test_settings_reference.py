@@ -1,4 +1,4 @@
-"""The list of settings: values, what is allowed, what they mean; docs/settings.md is up to date."""
+"""The reference of settings: defaults, allowed values and meanings; docs/settings.md is up to date."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tree(BaseModel):
     on: bool = True
 
 
-def test_values_allowed_and_meaning() -> None:
+def test_the_reference_lists_defaults_allowed_values_and_meanings() -> None:
     found = settings_in_use(Tree(leaves={"x": Leaf(size=4)}))
     assert found[:4] == [
         SettingInfo("leaf.size", "3", "integer > 0, <= 9", "how large, over two lines"),
@@ -54,18 +54,18 @@ def test_values_allowed_and_meaning() -> None:
     assert [(s.key, s.value) for s in found[4:]][::4] == [("leaves.x.size", "4"), ("on", "true")]
 
 
-def plain(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested tables, by dotted key."""
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested tables, by dotted key."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         table = isinstance(value, dict) and value
-        found |= plain(value, f"{prefix}{key}.") if table else {prefix + key: value}
+        found |= flatten(value, f"{prefix}{key}.") if table else {prefix + key: value}
     return found
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_shown_of_a_recipe_can_be_set(command: str) -> None:
-    """Giving every value that is shown back as --set yields the same settings."""
+def test_every_value_that_recipes_show_prints_can_be_set(command: str) -> None:
+    """Passing every printed value with --set gives the same settings."""
     for name in recipe_names(command):
         settings = load_settings(name, command, {})
         shown = settings_in_use(settings)
@@ -74,7 +74,7 @@ def test_what_is_shown_of_a_recipe_can_be_set(command: str) -> None:
         assert again == settings
         assert {s.key for s in shown} >= {
             key
-            for key in plain(settings.model_dump())
+            for key in flatten(settings.model_dump())
             if key not in ("name", "summary", "source") and not key.startswith(("per_task", "stages"))
         }
 
@@ -89,13 +89,13 @@ def test_every_loss_and_kind_of_student_has_a_section() -> None:
     assert {f"student.{table}" for table in ("bilstm", "static", "transformer", "waldorf")} <= titles
 
 
-def test_the_page_is_up_to_date(mtkd: Callable) -> None:
+def test_the_settings_page_is_up_to_date(mtkd: Callable) -> None:
     printed = mtkd("recipes", "settings", "--markdown").out
     assert printed == markdown()
     assert PAGE.read_text(encoding="utf-8") == printed, "mtkd recipes settings --markdown > docs/settings.md"
 
 
-def test_the_table_of_a_recipe(mtkd: Callable) -> None:
+def test_recipes_show_prints_a_table_of_settings(mtkd: Callable) -> None:
     answered = mtkd("recipes", "show", "tinybert-6", "--all")
     lines = answered.out.splitlines()
     place = lines.index("train.lr = 5e-05  (number > 0 | auto)")

@@ -1,4 +1,4 @@
-"""Which runs a report shows: grids, stages, runs on plain text, and what is refused."""
+"""The runs that a report shows: grids, stages, runs on plain text, and invalid requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.common.errors import UserError
 from tasks.task import Task
 
 
-def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
+def test_the_runs_of_a_grid_cell_share_a_line(task: Task, tmp_path: Path) -> None:
     grid = tmp_path / "grid"
     commands: dict[str, list[str]] = {}
     for cell, right in (("wide", 0.9), ("small one", 0.6)):
@@ -59,7 +59,7 @@ def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
         library.report_html([tmp_path], tmp_path / "old.html")
 
 
-def test_a_reference_that_is_no_run_lists_the_runs(
+def test_the_error_for_an_unknown_reference_lists_the_runs(
     task: Task, runs: Path, tmp_path: Path, mtkd: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("student", "control"):
@@ -73,7 +73,7 @@ def test_a_reference_that_is_no_run_lists_the_runs(
     assert named.code == 2 and "for the model 'student': --reference some/student" in named.err
 
 
-def test_wrong_requests_are_refused_before_anything_is_written(
+def test_invalid_requests_are_rejected_before_anything_is_written(
     task: Task, runs: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     out = tmp_path / "page.html"
@@ -83,19 +83,19 @@ def test_wrong_requests_are_refused_before_anything_is_written(
         ([tmp_path / "empty"], "no run in"),
         ([runs, "--reference", tmp_path / "empty"], "--reference"),
     ]
-    for name, change, said in (
+    for name, change, message in (
         ("running", {"status": "running"}, "is running, not finished"),
         ("damaged", {"identity": {}}, "lacks the key"),
     ):
         write_run(tmp_path / name, task, None, **change)
-        cases.append(([tmp_path / name], f"{name} {said}" if name == "running" else said))
+        cases.append(([tmp_path / name], f"{name} {message}" if name == "running" else message))
     (write_run(tmp_path / "cut", task, None) / "run.json").write_text("{")
     (write_run(tmp_path / "log", task, None) / "log.jsonl").write_text("no json")
     shutil.rmtree(write_run(tmp_path / "bare", task, None) / "model")
     cases += [([tmp_path / name], str(tmp_path / name)) for name in ("cut", "log", "bare")]
-    for words, said in cases:
+    for words, message in cases:
         answered = mtkd("report", "html", *words, "--out", out)
-        assert answered.code == 2 and said in answered.err, answered.err
+        assert answered.code == 2 and message in answered.err, answered.err
         assert not out.exists()
     out.write_text("mine")
     answered = mtkd("report", "html", runs / "student", "--out", out)
@@ -117,7 +117,7 @@ def test_runs_on_plain_text_have_no_scores(task: Task, tmp_path: Path) -> None:
     assert "some-digest" in page.text and "other-digest" in page.text
 
 
-def test_stages_follow_each_other(task: Task, tmp_path: Path) -> None:
+def test_the_curves_of_stages_follow_each_other(task: Task, tmp_path: Path) -> None:
     place = write_run(
         tmp_path / "run", task, None, training={"layers": {"steps": 40}, "logits": {"steps": 40}}
     )
@@ -129,8 +129,8 @@ def test_stages_follow_each_other(task: Task, tmp_path: Path) -> None:
     assert "loss: 0.025 at step 80" in html and ">logits</text>" in html
 
 
-def test_uids_are_needed_to_be_equal(task: Task, tmp_path: Path) -> None:
-    """Models that were scored on other rows are not compared."""
+def test_models_scored_on_different_rows_are_not_compared(task: Task, tmp_path: Path) -> None:
+    """Row ids decide whether two models were scored on the same rows."""
     rows = predicted(task, 0.8, 1)
     write_run(tmp_path / "runs" / "one", task, rows)
     others = replace(rows, uids=pa.array([f"x{n}" for n in range(ROWS)]))

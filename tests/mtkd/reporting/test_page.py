@@ -30,7 +30,7 @@ def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Parsed, 
     return read(library.report_html([runs], tmp_path_factory.mktemp("page") / "report.html", examples=5))
 
 
-def test_scores_are_the_recorded_ones_with_the_intervals_of_scipy(page: Any, runs: Path, task: Task) -> None:
+def test_scores_match_the_records_and_intervals_match_scipy(page: Any, runs: Path, task: Task) -> None:
     table = page[0].named("topics")
     names = {"teacher": "teacher", "student": "student", "labels": "labels", "tuned/topics": "tuned/topics"}
     for shown, place in names.items():
@@ -67,13 +67,13 @@ def test_differences_are_paired_and_marked(page: Any, runs: Path) -> None:
     assert f"{found[0]:.1f} points above labels" in page[0].text
 
 
-def test_text_of_the_data_is_escaped(page: Any) -> None:
+def test_texts_from_the_data_are_escaped(page: Any) -> None:
     assert SCRIPT not in page[1] and "&lt;script&gt;alert(1)&lt;/script&gt;" in page[1]
     assert f"{SCRIPT} row " in page[0].text, "the texts of examples"
     assert any(row[0].strip() == SCRIPT for table in page[0].tables for row in table), "labels"
 
 
-def test_examples_are_those_with_the_largest_difference(page: Any, runs: Path) -> None:
+def test_examples_are_the_rows_with_the_largest_difference(page: Any, runs: Path) -> None:
     student, teacher = (
         RowPredictions.read(runs / name / "predictions/topics/validation.parquet")
         for name in ("student", "teacher")
@@ -89,7 +89,7 @@ def test_examples_are_those_with_the_largest_difference(page: Any, runs: Path) -
     assert f"5 of {differ} rows, ordered by the largest difference" in " ".join(section.split())
 
 
-def test_calibration_and_confusion(page: Any, runs: Path, task: Task) -> None:
+def test_calibration_and_confusion_match_the_predictions(page: Any, runs: Path, task: Task) -> None:
     rows = kept(runs / "labels")
     assert rows.probabilities is not None
     confidence, right = rows.probabilities.max(1), rows.predictions == rows.labels
@@ -112,11 +112,11 @@ def test_the_facts_of_the_runs_are_on_the_page(page: Any, runs: Path) -> None:
     assert digest in page[0].text and "mtkd 1.2.3" in page[0].text and str(runs / "student") in page[0].text
     assert page[0].named("run")["student"]["topics"].startswith("12,345")
     assert page[0].named("parameters")["student"]["without embeddings"] == "1.5M"
-    said = [desc for desc in re.findall("<desc>(.*?)</desc>", page[1]) if "loss: 0.025 at step 40" in desc]
-    assert len(said) == 4, "a curve for each run"
+    curves = [desc for desc in re.findall("<desc>(.*?)</desc>", page[1]) if "loss: 0.025 at step 40" in desc]
+    assert len(curves) == 4, "a curve for each run"
 
 
-def test_without_data_or_predictions(task: Task, tmp_path: Path) -> None:
+def test_missing_data_or_predictions_are_explained(task: Task, tmp_path: Path) -> None:
     moved = replace(task, files={"validation": str(tmp_path / "gone.jsonl")})
     rows = predicted(task, 0.8, 1)
     for name, found in (("one", replace(rows, probabilities=None)), ("other", predicted(task, 0.6, 2))):
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_scored_for_the_report(
     assert several.code == 2 and "is for one task, but the runs are for" in several.err
 
 
-def test_real_runs_of_every_type_of_task(
+def test_the_report_shows_real_runs_of_every_task_type(
     tiny_teacher: Path,
     span_teacher: Path,
     tmp_path: Path,
@@ -209,7 +209,7 @@ def test_real_runs_of_every_type_of_task(
     assert out.read_bytes() == again != first, "the same page for the same runs"
 
 
-def test_rows_with_several_labels(tmp_path: Path) -> None:
+def test_multilabel_tasks_are_reported(tmp_path: Path) -> None:
     task = Task("tags", "multilabel", ("text",), labels=("a", "b", "c"))
     labels = np.array([[1.0, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1]])
     uids = pa.array([f"tags/validation/{n}" for n in range(4)])

@@ -1,4 +1,4 @@
-"""One plot of several comparisons: its points against the numbers in their files, and what is refused."""
+"""One plot of several comparisons: its points match the numbers in their files; invalid files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(name: str, values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def write(folder: Path, title: str, values_by_row: dict[str, tuple[Any, ...]], **changes: Any) -> Path:
-    """A compare.json with trained rows, the baselines, and a row that was not scored on all tasks."""
+    """Write a compare.json with trained models, baselines, and a model not scored on all tasks."""
     untrained = {"ms": {}, "parameters": None, "seconds": []}
     listed = [row(name, values) for name, values in values_by_row.items()]
     listed.append(row("failed", (None, 1.0, 1.0, 5, [1.0])))
@@ -40,7 +40,7 @@ def write(folder: Path, title: str, values_by_row: dict[str, tuple[Any, ...]], *
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
+    """The figures that were saved."""
     saved: list[Figure] = []
     save = Figure.savefig
 
@@ -116,34 +116,34 @@ def test_the_first_batch_size_that_all_have_is_plotted(tmp_path: Path, figures: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"tasks": ["rte"]}, ["compare.json compares scores on rte\n", "the same tasks as", "rte, sst2"]),
         ({"bench": {"seq_len": 64}}, ["128 in", "64 in", "expected: one length"]),
         ({"rows": None}, ["lacks the key 'rows'", "hint: name a compare.json"]),
     ],
 )  # fmt: skip
-def test_comparisons_that_do_not_fit(
-    changes: dict[str, Any], complaint: list[str], mtkd: Callable, tmp_path: Path
+def test_incompatible_comparisons_are_errors(
+    changes: dict[str, Any], message: list[str], mtkd: Callable, tmp_path: Path
 ) -> None:
     few, full = write(tmp_path / "few", "Few", FEW), write(tmp_path / "full", "Full", FULL, **changes)
     refused = mtkd("report", "plot", few, full, "--out", tmp_path / "all.png")
-    assert refused.code == 2 and all(words in refused.err for words in complaint), refused.err
+    assert refused.code == 2 and all(words in refused.err for words in message), refused.err
     assert not (tmp_path / "all.png").exists()
 
 
-def test_files_that_cannot_be_plotted(mtkd: Callable, tmp_path: Path) -> None:
+def test_files_that_cannot_be_plotted_are_errors(mtkd: Callable, tmp_path: Path) -> None:
     few = write(tmp_path / "few", "Few", FEW)
     out = tmp_path / "all.png"
     lone = write(tmp_path / "lone", "Lone", {"wide": FEW["wide"]})
-    for words, complaint in (
+    for words, message in (
         ([few, few], "is given 2 times"),
         ([few, tmp_path], "has no compare.json"),
         ([tmp_path / "none.json"], "none.json"),
         ([lone], "fewer than two rows"),
     ):
         refused = mtkd("report", "plot", *words, "--out", out)
-        assert refused.code == 2 and complaint in refused.err and not out.exists(), refused.err
+        assert refused.code == 2 and message in refused.err and not out.exists(), refused.err
     refused = mtkd("report", "plot", few, "--out", tmp_path / "all.txt")
     assert refused.code == 2 and "ends in .png, .svg, .pdf" in refused.err
     assert mtkd("report", "plot", few, "--out", out).code == 0, "one comparison can be plotted, too"

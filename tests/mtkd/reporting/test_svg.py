@@ -1,4 +1,4 @@
-"""Ticks, labels that do not cover each other, and numbers of the report's charts."""
+"""Charts of the report: ticks, labels that do not overlap, and number formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from mtkd.reporting.svg import TEXT, Scale, css_class, fitted, move_apart, numbe
         (8, 50, True, [10, 20, 30, 40, 50]),
     ],
 )
-def test_ticks_are_round_and_inside(low: float, high: float, log: bool, expected: list[float]) -> None:
+def test_ticks_are_round_numbers_inside_the_range(
+    low: float, high: float, log: bool, expected: list[float]
+) -> None:
     scale = Scale(low, high, 100, 200, log)
     assert scale.ticks() == pytest.approx(expected)
     assert (scale(low), scale(high)) == pytest.approx((100, 200))
@@ -30,13 +32,13 @@ def test_ticks_are_round_and_inside(low: float, high: float, log: bool, expected
     assert scale(middle) == pytest.approx(150)
 
 
-def test_a_scale_around_equal_values_has_a_width() -> None:
+def test_a_scale_around_equal_values_is_not_empty() -> None:
     for value, log in ((0.0, False), (5.0, False), (5.0, True)):
         scale = Scale.around([value], 0, 10, log=log)
         assert scale.low < value < scale.high and scale.ticks()
 
 
-def test_numbers_are_short() -> None:
+def test_numbers_are_formatted_briefly() -> None:
     assert [number(value) for value in (0.1 + 0.2, 20, 1500, 2e6, 3e9, -0.5)] == [
         "0.3",
         "20",
@@ -48,13 +50,13 @@ def test_numbers_are_short() -> None:
     assert fitted("short", 200) == "short" and width_of(fitted("x" * 90, 100)) <= 100
 
 
-def test_labels_beside_lines_are_apart_and_inside() -> None:
+def test_line_labels_do_not_overlap_and_stay_inside() -> None:
     found = move_apart([50, 51, 52, 180, 10, 185, 184], 0, 190)
     assert (np.diff(np.sort(found)) >= TEXT + 1 - 1e-9).all() and min(found) >= 0 and max(found) <= 190
     assert np.argsort(found, kind="stable").tolist() == [4, 0, 1, 2, 3, 6, 5], "in the order of the lines"
 
 
-def test_labels_of_points_do_not_overlap() -> None:
+def test_point_labels_do_not_overlap() -> None:
     rng = np.random.default_rng(0)
     points = [(float(x), float(y), f"model {n}") for n, (x, y) in enumerate(rng.uniform(60, 240, (7, 2)))]
     boxes = []

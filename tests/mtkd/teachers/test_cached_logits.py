@@ -1,4 +1,4 @@
-"""The teacher's logits on disk: what counts as damaged, and how it is read."""
+"""Cached logits of a teacher: which files are damaged, and how they are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARD = PlannedShard("shard", "rte", range(4))
         ({"other": torch.ones(4, 2)}, False),
     ],
 )
-def test_a_shard_holds_the_logits_of_its_rows(
+def test_a_shard_must_hold_the_logits_of_its_rows(
     content: dict[str, torch.Tensor], fits: bool, tmp_path: Path
 ) -> None:
     save_file(content, tmp_path / "shard")

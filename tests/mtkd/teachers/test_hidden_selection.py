@@ -1,4 +1,4 @@
-"""The part of hidden states that is kept, against loops written from the paper."""
+"""The part of hidden states that is kept, compared with loops written from the paper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def batch(teacher: MultiTaskModel) -> Batch:
 def naive(
     hidden: torch.Tensor, attention: torch.Tensor, ids: list[int], length: int, sep: int, s: Selection
 ) -> tuple[list[int], torch.Tensor]:
-    """Of one row: the kept positions, most important first, and (n, d) states, 0 where not kept.
+    """Return the kept positions of one row, most important first, and (n, d) states, with 0 where not kept.
 
     Args:
         hidden: (L, d); attention: (heads, L, L).
@@ -107,7 +107,7 @@ def test_what_is_kept_follows_the_paper(
         assert (found.activations[row].sum(-1)[: len(positions)] == 4).all(), "a quarter of 16"
 
 
-def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
+def test_short_rows_keep_all_their_tokens() -> None:
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
     ends = torch.tensor([[False, False, True, True], [False, True, False, False]])
     tokens = Tokens(mask.long(), mask, mask.long(), ends)
@@ -120,7 +120,7 @@ def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
     assert found.values[1, 1].abs().sum() == 0
 
 
-def test_uniform_and_random_activations_are_the_same_of_every_vector() -> None:
+def test_uniform_and_random_selections_are_the_same_for_every_vector() -> None:
     uniform = static_activations(10, Selection(width=0.3, activation_selection="uniform"))
     assert torch.nonzero(uniform).flatten().tolist() == [2, 6, 9], "round(i d / N_W), i = 1 .. 3, from 1"
     random = [
@@ -132,7 +132,7 @@ def test_uniform_and_random_activations_are_the_same_of_every_vector() -> None:
         assert one.sum() == 192 and 60 < (one & other).sum() < 132, "half of them, as of independent draws"
 
 
-def test_random_activations_follow_the_seed_of_the_run() -> None:
+def test_random_activations_depend_on_the_seed_of_the_run() -> None:
     def selection(seed: int, rule: str, earlier_terms: int = 0) -> Selection:
         torch.manual_seed(seed)
         values = {"loss": "hidden_knowledge", "tokens": 3, "width": 0.5, "activation_selection": rule}
@@ -171,13 +171,15 @@ def test_random_activations_follow_the_seed_of_the_run() -> None:
         (Selection(9, "left"), Selection(9, "left", 0.5, "random", seed=4), True),
     ],
 )
-def test_what_one_selection_serves(stored: Selection, wanted: Selection, covered: bool) -> None:
+def test_which_selections_a_stored_selection_covers(
+    stored: Selection, wanted: Selection, covered: bool
+) -> None:
     assert stored.covers(wanted) is covered
     offers = OutputSpec(selected=frozenset({1}), selection=stored)
     assert (not OutputSpec(selected=frozenset({1}), selection=wanted).missing_from(offers)) is covered
 
 
-def test_a_smaller_part_comes_out_of_a_larger_one() -> None:
+def test_a_smaller_selection_can_be_taken_from_a_larger_one() -> None:
     torch.manual_seed(0)
     mask = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
     tokens = Tokens(mask.long(), mask, mask.long(), torch.zeros_like(mask))
@@ -209,7 +211,7 @@ def test_the_loss_is_the_mean_over_what_is_kept() -> None:
     assert gradcheck(lambda h: selected_mse(h, teacher, units, valid), student)
 
 
-def test_the_whole_of_it_is_the_loss_on_hidden_states() -> None:
+def test_a_complete_selection_gives_the_loss_on_hidden_states() -> None:
     student, teacher = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     mask = torch.tensor([[True, True, False], [True, False, False]])
     everything = torch.ones(2, 3, 4, dtype=torch.bool)
@@ -217,7 +219,7 @@ def test_the_whole_of_it_is_the_loss_on_hidden_states() -> None:
     assert selected_mse(student, teacher, everything, mask).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_terms_that_keep_different_parts_are_refused() -> None:
+def test_terms_that_keep_different_parts_are_rejected() -> None:
     first, second = (OutputSpec(selected=frozenset({1}), selection=Selection(n, "left")) for n in (3, 4))
     with pytest.raises(UserError, match=r"different parts.*3 tokens by left.*4 tokens by left"):
         first | second

@@ -20,44 +20,48 @@ MNLI = resolve("mnli")[0]
 TOPICS = Task("topics", "multilabel", ("text",), ("a", "b", "c"))
 
 
-def noisy(labels: np.ndarray, right: float, seed: int = 0) -> np.ndarray:
-    """Logits whose largest value is the label in this share of the rows, else at random."""
+def noisy_logits(labels: np.ndarray, right: float, seed: int = 0) -> np.ndarray:
+    """Return logits that are largest at the label in this fraction of the rows, and random otherwise."""
     random = np.random.default_rng(seed)
     guess = np.where(random.random(len(labels)) < right, labels, random.integers(0, 3, len(labels)))
     return np.eye(3)[guess.astype(int)] * 2 + random.normal(0, 0.1, (len(labels), 3))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_another_order_is_found_and_named(order: tuple[int, ...]) -> None:
+def test_a_wrong_order_is_detected_and_named(order: tuple[int, ...]) -> None:
     labels = np.random.default_rng(1).choice(3, 60, p=[0.5, 0.3, 0.2]).astype(float)
     trained = [MNLI.labels[number] for number in order]  # the label of each output of the checkpoint
-    outputs = noisy(labels, 0.6)[:, order]
+    outputs = noisy_logits(labels, 0.6)[:, order]
     if order == (0, 1, 2):
         return check_order("the teacher x", MNLI, (0, 1, 2), outputs, labels)
     with pytest.raises(UserError) as error:
         check_order("the teacher x", MNLI, (0, 1, 2), outputs, labels)
-    assert pasted(str(error.value)) == {"mnli": trained}
+    assert suggested_labels(str(error.value)) == {"mnli": trained}
     # with what the message says, the outputs are in order
     given = [trained.index(name) for name in MNLI.labels]
     return check_order("the teacher x", MNLI, given, outputs[:, given], labels)
 
 
-def test_the_suggestion_counts_from_the_order_that_was_taken() -> None:
+def test_the_suggestion_is_relative_to_the_current_order() -> None:
     labels = np.arange(60) % 3.0
-    taken = (2, 0, 1)  # output 2 was taken for label 0, and so on; but the outputs are in the order of labels
+    taken = (
+        2,
+        0,
+        1,
+    )  # output 2 was taken for label 0, and so on, but the outputs are in the order of the labels
     with pytest.raises(UserError) as error:
-        check_order("x", MNLI, taken, noisy(labels, 0.9)[:, taken], labels)
-    assert pasted(str(error.value)) == {"mnli": ["entailment", "neutral", "contradiction"]}
+        check_order("x", MNLI, taken, noisy_logits(labels, 0.9)[:, taken], labels)
+    assert suggested_labels(str(error.value)) == {"mnli": ["entailment", "neutral", "contradiction"]}
 
 
-def pasted(message: str) -> dict[str, list[str]]:
-    """The value of `teacher_labels` in a message, read as Python code."""
+def suggested_labels(message: str) -> dict[str, list[str]]:
+    """Return the value of `teacher_labels` in a message, evaluated as Python code."""
     argument = re.search(r"`teacher_labels=([^`]*)`", message)
     assert argument, message
     return ast.literal_eval(argument[1])
 
 
-def accepted(logits: np.ndarray, labels: np.ndarray) -> bool:
+def is_accepted(logits: np.ndarray, labels: np.ndarray) -> bool:
     try:
         check_order("x", MNLI, (0, 1, 2), logits, labels)
     except UserError:
@@ -66,14 +70,14 @@ def accepted(logits: np.ndarray, labels: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bad_teachers_and_few_rows_are_not_blamed(seed: int) -> None:
+def test_weak_teachers_and_few_rows_raise_no_error(seed: int) -> None:
     random = np.random.default_rng(seed)
     labels = random.choice(3, 200, p=[0.8, 0.1, 0.1]).astype(float)
     constant = np.tile([0.0, 0.0, 5.0], (200, 1))
-    assert accepted(constant, labels)
-    assert accepted(random.normal(size=(200, 3)), labels)
-    assert accepted(np.eye(3)[[1, 0, 2]], np.array([0.0, 1, 2]))
-    assert accepted(noisy(labels, 0.5, seed), np.full(200, np.nan))
+    assert is_accepted(constant, labels)
+    assert is_accepted(random.normal(size=(200, 3)), labels)
+    assert is_accepted(np.eye(3)[[1, 0, 2]], np.array([0.0, 1, 2]))
+    assert is_accepted(noisy_logits(labels, 0.5, seed), np.full(200, np.nan))
 
 
 def test_several_labels_per_row() -> None:
@@ -85,7 +89,7 @@ def test_several_labels_per_row() -> None:
     check_order("x", TOPICS, (0, 1, 2), np.tile([5.0, -5, -5], (80, 1)), labels[:, [1, 0, 2]])
 
 
-def test_averages() -> None:
+def test_averages_of_several_teachers() -> None:
     random = np.random.default_rng(0)
     parts = [random.normal(0, 3, (5, 3)).astype(np.float32) for _ in range(3)]
     np.testing.assert_allclose(average_logits(MNLI, parts, "logits"), np.mean(parts, 0), rtol=1e-5)
@@ -107,14 +111,14 @@ def test_averages() -> None:
     assert average_logits(MNLI, parts[:1], "probabilities") is parts[0]
 
 
-def test_the_advice_does_not_repeat_the_order_that_was_assumed() -> None:
+def test_the_hint_does_not_repeat_the_assumed_order() -> None:
     order, warning = label_order("the checkpoint x", MNLI, ["LABEL_0", "LABEL_1", "LABEL_2"])
     assert order == (0, 1, 2) and warning is not None
-    assert pasted(warning) == {"mnli": ["FIRST", "SECOND", "THIRD"]}
+    assert suggested_labels(warning) == {"mnli": ["FIRST", "SECOND", "THIRD"]}
     four = Task("topics", "classify", ("text",), ("a", "b", "c", "d"))
     with pytest.raises(UserError) as error:
         label_order("the checkpoint x", four, ["w", "x", "y", "z"])
-    assert pasted(str(error.value)) == {"topics": ["FIRST", "SECOND", "THIRD", ...]}
+    assert suggested_labels(str(error.value)) == {"topics": ["FIRST", "SECOND", "THIRD", ...]}
 
 
 def test_names_that_are_numbers_are_matched_by_value() -> None:

@@ -1,4 +1,4 @@
-"""Teachers by name: what is known before weights are loaded, and what is loaded; how large models are."""
+"""Teachers by name: what is known before weights are loaded, loading, and the size of models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_encoder_is_loaded_without_heads_and_reads_as_transformers_does(tiny_
         TeacherRef.find(str(tiny_encoder), heads=True)
 
 
-def test_a_run_is_loaded_with_its_heads_and_cut_to_a_length(tiny_teacher: Path) -> None:
+def test_a_run_is_loaded_with_its_heads_and_truncates_to_a_length(tiny_teacher: Path) -> None:
     found = TeacherRef.find(str(tiny_teacher), heads=True)
     model, direct = found.load(16), MultiTaskModel.load(tiny_teacher)
     assert found.saved is not None and list(model.tasks) == ["sst2", "rte", "stsb"]
@@ -72,8 +72,8 @@ def test_a_description_holds_everything_but_the_weights(tiny_teacher: Path, tmp_
     assert {path.name for path in (tmp_path / "teacher").iterdir()} > {"model.json", "tokenizer.json"}
 
 
-def test_parameters_by_the_formula_of_the_architecture(tiny_teacher: Path) -> None:
-    """A BERT of 3 layers, 16 wide, feed-forward 32, 128 positions; linear heads of 2, 2 and 1 outputs."""
+def test_the_number_of_parameters_matches_the_architecture(tiny_teacher: Path) -> None:
+    """A BERT of 3 layers, width 16, feed-forward 32, 128 positions; linear heads with 2, 2 and 1 outputs."""
     words, others = 30522 * 16, (128 + 2) * 16 + 2 * 16
     layer = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16) + 2 * (2 * 16)
     heads = sum(16 * outputs + outputs for outputs in (2, 2, 1))

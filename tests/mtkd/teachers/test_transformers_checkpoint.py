@@ -1,4 +1,4 @@
-"""Fine-tuned transformers checkpoints as teachers, against plain code with transformers."""
+"""Fine-tuned transformers checkpoints as teachers, compared with transformers itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows_of(task: Task, count: int = 24) -> Rows:
 
 
 def plain_logits(place: Path, rows: Rows) -> np.ndarray:
-    """The logits as a user of transformers computes them."""
+    """Return the logits, computed with transformers alone."""
     model = AutoModelForSequenceClassification.from_pretrained(place).eval()
     tokeniser = AutoTokenizer.from_pretrained(place)
     columns = [column.to_pylist() for column in rows.texts]
@@ -53,7 +53,7 @@ def plain_logits(place: Path, rows: Rows) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert"])
 @pytest.mark.parametrize("name", ["sst2", "rte"])
-def test_logits_are_those_of_transformers(kind: str, name: str, save_checkpoint: Callable[..., Path]) -> None:
+def test_logits_match_transformers(kind: str, name: str, save_checkpoint: Callable[..., Path]) -> None:
     task = task_of(name)
     labels = {0: task.labels[0].upper(), 1: task.labels[1].replace("_", " ")}
     place = save_checkpoint(kind, id2label=labels)
@@ -66,7 +66,7 @@ def test_logits_are_those_of_transformers(kind: str, name: str, save_checkpoint:
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_long_pairs_are_cut_as_transformers_cuts_them(save_checkpoint: Callable[..., Path]) -> None:
+def test_long_pairs_are_truncated_like_in_transformers(save_checkpoint: Callable[..., Path]) -> None:
     task = task_of("rte")
     place = save_checkpoint("Roberta", id2label=dict(enumerate(task.labels)))
     rows = rows_of(task, 12)
@@ -102,7 +102,7 @@ def test_outputs_are_put_into_the_order_of_the_labels(save_checkpoint: Callable[
     assert given.digest != ref.digest
 
 
-def test_scores_several_labels_and_ranks(save_checkpoint: Callable[..., Path]) -> None:
+def test_regression_multilabel_and_ranking_checkpoints(save_checkpoint: Callable[..., Path]) -> None:
     stsb = task_of("stsb")
     place = save_checkpoint("Roberta", num_labels=1)
     model = CheckpointRef.of("x", place, stsb).load(None)
@@ -129,7 +129,9 @@ def test_scores_several_labels_and_ranks(save_checkpoint: Callable[..., Path]) -
 
 
 @pytest.mark.parametrize("kind", ["Bert", "Roberta"])
-def test_question_answering(kind: str, save_checkpoint: Callable[..., Path]) -> None:
+def test_question_answering_checkpoints_match_transformers(
+    kind: str, save_checkpoint: Callable[..., Path]
+) -> None:
     task = task_of("squad")
     place = save_checkpoint(kind, head="ForQuestionAnswering")
     model = CheckpointRef.of("x", place, task).load(48)
@@ -144,7 +146,7 @@ def test_question_answering(kind: str, save_checkpoint: Callable[..., Path]) -> 
     truncation = {
         "truncation": "only_first",
         "max_length": 48,
-    }  # mtkd cuts contexts into windows, and long questions
+    }  # mtkd splits contexts into windows, and truncates long questions
     inputs = tokeniser(*texts, padding=True, return_tensors="pt", **truncation)
     if kind == "Bert":
         assert torch.equal(inputs["input_ids"], batch.inputs.joined.ids), "windows are read as pairs"
@@ -187,7 +189,7 @@ def test_hidden_states_and_logits_come_from_one_pass(save_checkpoint: Callable[.
     torch.testing.assert_close(found.logits, out.logits, atol=2e-5, rtol=0)
 
 
-def test_a_model_given_as_an_object_is_left_as_it_is(save_checkpoint: Callable[..., Path]) -> None:
+def test_a_model_given_as_an_object_is_not_changed(save_checkpoint: Callable[..., Path]) -> None:
     task = task_of("sst2")
     place = save_checkpoint("Bert", **NAMED)
     plain = AutoModelForSequenceClassification.from_pretrained(place)
@@ -204,7 +206,7 @@ def test_a_model_given_as_an_object_is_left_as_it_is(save_checkpoint: Callable[.
     assert CheckpointRef.of("x", pair, task).digest != digest
 
 
-def test_which_names_are_checkpoints(
+def test_checkpoints_are_told_apart_from_runs_and_encoders(
     save_checkpoint: Callable[..., Path], tiny_encoder: Path, tiny_teacher: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -243,7 +245,7 @@ def test_which_names_are_checkpoints(
         ("mnli", {"id2label": {0: "entailment", 1: "neutral", 7: "x"}}, None, ["neutral, LABEL_2"]),
     ],
 )
-def test_checkpoints_that_do_not_fit(
+def test_incompatible_checkpoints_are_errors(
     task: str, config: dict, given: Any, parts: list[str], save_checkpoint: Callable[..., Path]
 ) -> None:
     place = save_checkpoint("Bert", **config)
@@ -252,7 +254,7 @@ def test_checkpoints_that_do_not_fit(
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_a_bin_teaches_like_safetensors(
+def test_a_bin_checkpoint_gives_the_same_logits_as_safetensors(
     save_checkpoint: Callable[..., Path], cached_on_hub: Callable[..., None]
 ) -> None:
     task = task_of("sst2")
@@ -274,7 +276,7 @@ def test_a_bin_teaches_like_safetensors(
     assert CheckpointRef.of("changed", place, task).digest != ref.digest
 
 
-def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Path]) -> None:
+def test_missing_weights_and_heads_are_rejected(save_checkpoint: Callable[..., Path]) -> None:
     task = task_of("sst2")
     place = save_checkpoint("Bert")
     (place / "model.safetensors").rename(place / "weights.h5")
@@ -299,7 +301,7 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "value", "complaint"),
+    ("file", "key", "value", "message"),
     [
         ("config.json", "num_hidden_layers", 1, r"have bert\.encoder\.layer\.1\..*config\.json has 1 layer"),
         ("config.json", "max_position_embeddings", 9, r"do not fit its config\.json: .*, not \(9, "),
@@ -314,17 +316,17 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
         ("tokenizer_config.json", "model_max_length", "x", "model_max_length = 'x' is not valid"),
     ],
 )
-def test_files_of_another_model_are_refused(
-    file: str, key: str, value: Any, complaint: str, save_checkpoint: Callable[..., Path]
+def test_files_of_another_model_are_rejected(
+    file: str, key: str, value: Any, message: str, save_checkpoint: Callable[..., Path]
 ) -> None:
     place = save_checkpoint("Bert")
     values = json.loads((place / file).read_text())
     (place / file).write_text(json.dumps(values | {key: value}))
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         CheckpointRef.of("x", place, task_of("sst2")).load(None)
 
 
-def test_a_tokeniser_that_pads_on_the_left_is_refused(save_checkpoint: Callable[..., Path]) -> None:
+def test_a_tokeniser_that_pads_on_the_left_is_rejected(save_checkpoint: Callable[..., Path]) -> None:
     place = save_checkpoint("Roberta")
     file = place / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"padding_side": "left"}))

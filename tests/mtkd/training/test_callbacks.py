@@ -1,4 +1,4 @@
-"""Callbacks, the logs that are callbacks, and training in a thread."""
+"""Callbacks, including those that write logs, and training in a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASKS = "sst2,rte"
 
 
 class Recorder(Callback):
-    """Keeps the name and state of every call."""
+    """Records the name and state of every call."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.calls: list[tuple[str, TrainingState]] = []
@@ -129,7 +129,7 @@ def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) ->
     )
     log.on_train_end(state(40), control)
     raw = (tmp_path / "log.jsonl").read_bytes()
-    (tmp_path / "log.jsonl").write_bytes(b"\0" + raw[1:])  # a damaged line stays, and stops nothing
+    (tmp_path / "log.jsonl").write_bytes(b"\0" + raw[1:])  # a damaged line is kept, and causes no error
     again = JsonLinesLog(tmp_path)
     again.cut(size + 5)
     again.restore(unlogged)

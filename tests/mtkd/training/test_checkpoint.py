@@ -1,4 +1,4 @@
-"""Checkpoints without digests whose files are damaged or not those of the model."""
+"""Checkpoints without digests whose files are damaged or do not match the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = dict[str, Tensor]
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model with tied weights and the state of its optimiser."""
+    """Return a model with tied weights and its optimiser after a step."""
     module = nn.ModuleDict({"one": nn.Linear(3, 4), "other": nn.Linear(3, 4), "norm": nn.LayerNorm(4)})
     module["other"].weight = module["one"].weight  # type: ignore[assignment]
     optimizer = torch.optim.Adam(module.parameters())
@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_not_used_after_its_removal_was_interrupted(
     assert position is not None and position.step == 2
 
 
-def test_an_error_of_reading_the_digests_removes_no_checkpoint(
+def test_a_read_error_of_the_digests_removes_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path, *trained(), Position(step=2))
@@ -108,9 +108,7 @@ def test_an_error_of_reading_the_digests_removes_no_checkpoint(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_error_of_reading_removes_no_checkpoint(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_error_removes_no_checkpoint(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> None:
         raise OSError(5, "Input/output error")
 
@@ -120,7 +118,7 @@ def test_an_error_of_reading_removes_no_checkpoint(
     assert len(list(checkpoints.iterdir())) == 2
 
 
-def test_damaged_checkpoints_are_none_to_resume_from(checkpoints: Path) -> None:
+def test_a_run_does_not_resume_from_damaged_checkpoints(checkpoints: Path) -> None:
     for file in checkpoints.glob(f"*/{WEIGHTS}"):
         file.write_bytes(b"damaged")
     assert find_checkpoint(checkpoints) is None
@@ -149,7 +147,7 @@ def changed(path: Path, change: Callable[[Tensors], object]) -> None:
         (OPTIMIZER, lambda found: found.update({"norm.bias|exp_avg": torch.ones(5)}), "is of the shape"),
     ],
 )
-def test_tensors_that_do_not_fit_are_an_error_that_names_the_file(
+def test_tensors_of_the_wrong_shape_are_an_error_that_names_the_file(
     checkpoints: Path, file: str, change: Callable[[Tensors], object], problem: str
 ) -> None:
     changed(checkpoints / "step-000000004" / file, change)
@@ -158,7 +156,7 @@ def test_tensors_that_do_not_fit_are_an_error_that_names_the_file(
     assert len(list(checkpoints.iterdir())) == 2
 
 
-def test_a_file_called_like_a_checkpoint_is_none(checkpoints: Path) -> None:
+def test_a_file_named_like_a_checkpoint_is_ignored(checkpoints: Path) -> None:
     (checkpoints / "step-000000006").write_text("")
     position = restore_checkpoint(checkpoints, *trained())
     assert position is not None and position.step == 4

@@ -33,8 +33,8 @@ def test_all_processes_resume_from_the_checkpoint_that_the_first_one_chooses(
     assert done.err.count("is damaged") == 1, "only one process decides"
 
 
-def test_a_run_with_only_a_damaged_checkpoint_starts_again(tmp_path: Path) -> None:
-    """What is prepared only for a new run, such as fitted heads, must then be prepared."""
+def test_a_run_with_only_a_damaged_checkpoint_starts_over(tmp_path: Path) -> None:
+    """The preparations of a new run, such as fitting heads, must then be made."""
     loop = one_weight(tmp_path)
     assert not loop.resumes
     checkpoint = save(tmp_path / "checkpoints", 1)

@@ -1,4 +1,4 @@
-"""Tests of what Ctrl-C and SIGTERM do."""
+"""Effects of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Thing:
 def test_sigterm_is_not_lost_in_a_callback() -> None:
     def callback(reference: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        for _ in range(1000):  # Python raises here, and ignores it
+        for _ in range(1000):  # Python ignores an exception that is raised here
             pass
         raise AssertionError("the signal did not arrive")
 
@@ -37,7 +37,7 @@ def test_sigterm_is_not_lost_in_a_callback() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_clean_up_after_sigterm_may_take_long() -> None:
+def test_clean_up_after_sigterm_may_take_a_long_time() -> None:
     cleaned = False
     with pytest.raises(SystemExit), sigterm_exits():
         try:
@@ -50,7 +50,7 @@ def test_clean_up_after_sigterm_may_take_long() -> None:
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-def test_an_alarm_of_the_caller_stays_set(terminated: bool) -> None:
+def test_an_alarm_set_by_the_caller_is_kept(terminated: bool) -> None:
     def ignore(number: int, frame: object) -> None:
         pass
 

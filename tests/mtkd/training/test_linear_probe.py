@@ -1,4 +1,4 @@
-"""Linear probes against scikit-learn, and what is left as it is."""
+"""Linear probes compared with scikit-learn, and heads that are not changed."""
 
 from __future__ import annotations
 
@@ -45,19 +45,23 @@ def features(model: MultiTaskModel, rows: Encoded) -> np.ndarray:
 
 
 def scaled(vectors: np.ndarray) -> np.ndarray:
-    """Centred, and with a mean squared length of 1: the unit of the penalty."""
+    """Return centred vectors with a mean squared length of 1, as the penalty assumes."""
     centred = vectors - vectors.mean(0)
     return centred / np.sqrt((centred**2).sum(1).mean())
 
 
 @pytest.mark.parametrize("task", ["sst2", "mnli"])
-def test_classes_as_scikit_learn(task: str, model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classification_probes_match_scikit_learn(
+    task: str, model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (0.1,))
     rows = encoded(model, task)
     before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
     assert fit_linear_heads(model, TASKS, {task: rows}, batch_size=16, seed=0) == [task]
     vectors, labels = features(model, rows), rows.labels.astype(int)
-    inverse = 5.0 if task == "mnli" else 10.0  # of two classes, it has one vector of weights, the difference
+    inverse = (
+        5.0 if task == "mnli" else 10.0
+    )  # for two classes, it has a single weight vector, the difference
     logistic = LogisticRegression(C=inverse, tol=1e-8, max_iter=5000)
     expected = logistic.fit(scaled(vectors), labels).predict_proba(scaled(vectors))
     with torch.no_grad():
@@ -66,7 +70,9 @@ def test_classes_as_scikit_learn(task: str, model: MultiTaskModel, monkeypatch: 
     assert all(torch.equal(before[name], weight) for name, weight in model.encoder.state_dict().items())
 
 
-def test_scores_as_ridge_regression(model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_probes_match_ridge_regression(
+    model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (1.0,))
     rows = encoded(model, "stsb")
     fit_linear_heads(model, TASKS, {"stsb": rows}, batch_size=16, seed=0)
@@ -77,7 +83,7 @@ def test_scores_as_ridge_regression(model: MultiTaskModel, monkeypatch: pytest.M
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_labels_without_a_pattern_leave_a_small_head(model: MultiTaskModel) -> None:
+def test_random_labels_give_a_head_with_small_weights(model: MultiTaskModel) -> None:
     rows = encoded(model, "sst2", 48)
     random = replace(rows, labels=np.random.default_rng(0).integers(0, 2, 48).astype(np.float64))
     vectors = features(model, rows)
@@ -88,7 +94,7 @@ def test_labels_without_a_pattern_leave_a_small_head(model: MultiTaskModel) -> N
     assert margins.max() < 0.8, "more than 48 features could fit them without error"
 
 
-def test_heads_with_a_hidden_layer_are_left_as_they_are(tiny_encoder: Path) -> None:
+def test_heads_with_a_hidden_layer_are_not_changed(tiny_encoder: Path) -> None:
     model = MultiTaskModel.without_heads(str(tiny_encoder), 32)
     model.set_tasks([TASKS["sst2"]])
     before = model.heads["sst2"].output.weight.clone()
@@ -136,7 +142,7 @@ def test_refining_starts_from_the_probe_and_a_resumed_run_does_not_fit_again(
 
 
 @pytest.mark.parametrize(("rows", "epochs"), [(64, 20), (3200, 10), (100_000, 3), (1, 20)])
-def test_epochs_by_rows(rows: int, epochs: int) -> None:
+def test_the_number_of_epochs_depends_on_the_number_of_rows(rows: int, epochs: int) -> None:
     train = mtkd.TrainSettings(epochs="auto", batch_size=32).with_epochs(rows)
     assert train.epochs == train.n_epochs == epochs
     assert mtkd.TrainSettings(epochs=2).with_epochs(rows).epochs == 2
@@ -151,7 +157,7 @@ def test_epochs_by_rows(rows: int, epochs: int) -> None:
         ({"train.lr": 1e-3}, 1e-3),
     ],
 )
-def test_the_learning_rate_follows_rows_and_heads(
+def test_the_learning_rate_depends_on_rows_and_heads(
     settings: dict[str, Any], rate: float, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     steps = {"train.steps": 1, "max_length": 16, **settings}
@@ -170,7 +176,7 @@ def test_the_learning_rate_follows_rows_and_heads(
         ({"train.lr": 1e-3}, 1e-3),
     ],
 )
-def test_the_learning_rate_of_a_control_follows_rows_and_heads(
+def test_the_learning_rate_of_a_control_depends_on_rows_and_heads(
     settings: dict[str, Any], rate: float, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     control = {
@@ -193,7 +199,7 @@ def test_the_learning_rate_of_a_student_that_has_a_teacher() -> None:
         assert stage.train.lr == 2e-4
 
 
-def test_a_token_budget_is_instead_of_a_batch_size() -> None:
+def test_a_token_budget_replaces_the_batch_size() -> None:
     given: dict[str, Any] = {"train.batch_tokens": 4096}
     for more, message in (
         ({"train.epochs": "auto"}, "an integer > 0 together with `epochs` or `steps`"),

@@ -1,4 +1,4 @@
-"""Optimisers get the settings of a recipe."""
+"""Optimisers use the settings of a recipe."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_the_first_step_of_adam_follows_from_its_settings() -> None:
     torch.testing.assert_close(module.weight.detach().double(), expected, atol=1e-6, rtol=0)
 
 
-def test_without_these_settings_torch_decides() -> None:
+def test_unset_settings_have_the_defaults_of_torch() -> None:
     (group,) = build_optimizer(nn.Linear(2, 1, bias=False), TrainSettings(optimizer="adam")).param_groups
     assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"optimizer": "adadelta", "betas": [0.9, 0.98]}, "betas.*adadelta has no betas"),
         ({"betas": [0.9, 1.0]}, "betas.*below 1"),
@@ -45,6 +45,6 @@ def test_without_these_settings_torch_decides() -> None:
         ({"eps": 0}, "eps = 0"),
     ],
 )
-def test_values_out_of_range_are_refused(changes: dict, complaint: str) -> None:
-    with pytest.raises(UserError, match=f"(?s){complaint}"):
+def test_values_out_of_range_are_rejected(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=f"(?s){message}"):
         validate(TrainSettings, changes)

@@ -1,4 +1,4 @@
-"""What the training loop does for several processes and for GPUs, tried without them."""
+"""Parts of the training loop for several processes and for GPUs, tested without them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("variables", "complaint"),
+    ("variables", "message"),
     [
         (["ACCELERATE_USE_DEEPSPEED"], "accelerate was started with DEEPSPEED.*data parallelism"),
         (["ACCELERATE_USE_MEGATRON_LM"], "accelerate was started with MEGATRON_LM.*--use_fsdp"),
@@ -22,12 +22,12 @@ from tasks.common.errors import UserError
         (["ACCELERATE_USE_FSDP", "WORLD_SIZE", "FSDP_OFFLOAD_PARAMS"], "FSDP_OFFLOAD_PARAMS=true.*leave"),
     ],
 )
-def test_other_ways_to_shard_models_are_refused(
-    variables: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+def test_other_ways_to_shard_models_are_rejected(
+    variables: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in variables:
         monkeypatch.setenv(variable, "2" if variable == "WORLD_SIZE" else "true")
-    with pytest.raises(UserError, match=f"(?s){complaint}"):
+    with pytest.raises(UserError, match=f"(?s){message}"):
         make_accelerator("cpu")
 
 

@@ -1,4 +1,4 @@
-"""The directory of a run: what is refused, resumed, overwritten and left alone."""
+"""The directory of a run: what is rejected, resumed, overwritten and kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_same_run_is_resumed_with_the_same_inputs(tmp_path: Path) -> None:
     assert RunDirectory(path, SETTINGS).finished and not (path / "checkpoints").exists()
 
 
-def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_path: Path) -> None:
+def test_another_run_is_rejected_or_overwritten_but_not_the_files_beside_it(tmp_path: Path) -> None:
     path = unfinished(tmp_path / "run")
     with pytest.raises(
         UserError, match=r"holds another run: it differs in settings\.train\.seed \(0, now 1\)"
@@ -73,7 +73,7 @@ def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_p
         assert json.loads((path / "run.json").read_text())["identity"] == OTHER
 
 
-def test_predictions_that_a_finished_run_does_not_list_are_foreign(tmp_path: Path) -> None:
+def test_predictions_that_a_finished_run_does_not_list_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run = RunDirectory(path, SETTINGS)
     scores = {"task": "rte", "split": "validation", "rows": 1, "metrics": {}, "primary": 0.0, "majority": 0.0}
@@ -91,7 +91,7 @@ def test_predictions_that_a_finished_run_does_not_list_are_foreign(tmp_path: Pat
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["thesis.tex", "model/model.json", "run.json"])
-def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
+def test_a_directory_without_a_run_is_rejected(tmp_path: Path, name: str, overwrite: bool) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(json.dumps({"identity": SETTINGS, "status": "finished"}))
     with pytest.raises(UserError, match=f"do not belong to a run: {name}"):
@@ -108,7 +108,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwri
         ({"seconds": None}, "training.seconds = None is not valid"),
     ],
 )
-def test_a_result_with_wrong_values_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+def test_a_result_with_wrong_values_is_rejected(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     training = {"steps": 3, "epochs": 1, "best": None, "seconds": 1.0, "history": [{"epoch": 1, "loss": 0.5}]}
     result = {"value": 0.5, "scores": {}, "training": training}
     write_record(tmp_path / "result.json", result)
@@ -118,7 +118,7 @@ def test_a_result_with_wrong_values_is_refused(tmp_path: Path, change: dict[str,
         read_record(tmp_path / "result.json", TrialResult)
 
 
-def test_a_run_whose_record_has_wrong_values_is_refused(tmp_path: Path) -> None:
+def test_a_run_whose_record_has_wrong_values_is_rejected(tmp_path: Path) -> None:
     path = unfinished(tmp_path / "run")
     record = json.loads((path / "run.json").read_text())
     (path / ".mtkd.json").unlink()

@@ -1,4 +1,4 @@
-"""Training with weights sharded across processes (FSDP): against whole weights, and resumed without it."""
+"""Training with weights sharded across processes (FSDP): compared with DDP, and resumed without sharding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def assert_close(one: Path, other: Path, atol: float) -> None:
         )
 
 
-def test_sharded_weights_are_trained_as_whole_ones_are(
+def test_training_with_sharded_weights_matches_ddp(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:
     call = "sharded_training:train_both_ways"
@@ -47,7 +47,7 @@ def command(out: Path, teacher: Path, checkpoint_steps: int = 1) -> list[str]:
     return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
 
 
-def test_a_run_resumes_without_shards_and_with_shards_again(
+def test_a_run_can_resume_without_sharding_and_with_sharding_again(
     tiny_teacher: Path,
     tmp_path: Path,
     processes: Any,
@@ -75,7 +75,7 @@ def test_a_run_resumes_without_shards_and_with_shards_again(
 
 
 def test_processes_agree_when_a_checkpoint_is_due(tiny_teacher: Path, tmp_path: Path, processes: Any) -> None:
-    """All of them take part in a checkpoint of sharded weights; otherwise they would wait for ever."""
+    """All processes take part in a checkpoint of sharded weights; otherwise they would wait forever."""
     words = command(tmp_path / "run", tiny_teacher, checkpoint_steps=100)
     done = processes.run(*words, count=2, env=FSDP, call="slow_processes:second_clock_is_fast")
     assert done.code == 0, done.err

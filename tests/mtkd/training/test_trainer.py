@@ -1,4 +1,4 @@
-"""The training loop: against a bare loop, in micro-batches, killed and resumed, on several processes."""
+"""The training loop: compared with a bare loop; micro-batches, resuming, and several processes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TASKS = "sst2,rte,stsb"
 
 
 def weights_of(out: Path) -> dict[str, torch.Tensor]:
-    """All weights of the model that a run left."""
+    """Return all weights of the model that a run has written."""
     return MultiTaskModel.load(out).state_dict()
 
 
 def small(changes: Mapping[str, object]) -> dict[str, Any]:
-    """The settings of the small student with some changes."""
+    """Return the settings of the small student with some changes."""
     given = {**SMALL, **changes}
     if "train.batch_tokens" in changes:
         del given["train.batch_size"]
@@ -50,14 +50,14 @@ def small(changes: Mapping[str, object]) -> dict[str, Any]:
 
 
 def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
-    """The weights of a small distilled student."""
+    """Distil a small student, and return its weights."""
     settings = load_settings("mkd-lstm", "distill", small(changes))
     distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
     return weights_of(out)
 
 
 @pytest.fixture(scope="session")
-def straight(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict[str, torch.Tensor]:
+def uninterrupted_student(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict[str, torch.Tensor]:
     """The student after three epochs without an interruption."""
     changes = {"train.epochs": 3}
     return weights_of(build_once("straight-student", lambda out: student_after(out, tiny_teacher, **changes)))
@@ -73,7 +73,7 @@ def without_dropout(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict
 
 
 def command(out: Path, teacher: Path, **changes: object) -> list[str]:
-    """The same as a command line."""
+    """Return the same run as a command line."""
     sets = [word for key, value in small(changes).items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", TASKS, "--teacher", str(teacher)]
     return [*words, "--limit", "40", "--eval-limit", "16", "--out", str(out), *sets]
@@ -87,7 +87,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], at
         )
 
 
-def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_training_matches_a_bare_pytorch_loop(tiny_teacher: Path, tmp_path: Path) -> None:
     changes = {"student.dropout": 0.0, "train.keep": "last", "train.max_grad_norm": 0.5}
     ours = student_after(tmp_path / "run", tiny_teacher, **changes)
 
@@ -125,7 +125,7 @@ def test_four_micro_batches_are_one_large_batch(
     assert_same(without_dropout, parts, atol=2e-5)
 
 
-def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_cached_logits_give_the_same_student_as_the_teacher(tiny_teacher: Path, tmp_path: Path) -> None:
     teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
     cached = student_after(tmp_path / "cached", teacher)
     online = student_after(tmp_path / "online", teacher, **{"teacher.cache_logits": False})
@@ -135,25 +135,25 @@ def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_p
     assert_same(cached, student_after(tmp_path / "healed", teacher))
 
 
-def test_killed_again_and_again_it_ends_with_the_same_weights(
+def test_a_repeatedly_killed_run_ends_with_the_same_weights(
     tiny_teacher: Path,
     tmp_path: Path,
     processes: Any,
     mtkd: Callable[..., Any],
-    straight: dict[str, torch.Tensor],
+    uninterrupted_student: dict[str, torch.Tensor],
 ) -> None:
     changes = {"train.checkpoint_steps": 1, "train.epochs": 3}
     out = tmp_path / "killed"
     words = command(out, tiny_teacher, **changes)
     first = processes.run(*words, kill_at="*/checkpoints/step-000000003")
-    # The second time while a checkpoint is being written: the one before it is what is left.
+    # The second kill is during the writing of a checkpoint, so only the one before it is complete.
     second = processes.run(*words, kill_at="*/checkpoints/step-000000010", before=True)
     assert first.code == second.code == -signal.SIGKILL
     left = {path.name for path in (out / "checkpoints").glob("step-*")}
     assert left == {"step-000000008", "step-000000009"}
     done = mtkd(*words)
     assert done.code == 0, done.err
-    assert_same(straight, weights_of(out))
+    assert_same(uninterrupted_student, weights_of(out))
     steps = [record["step"] for record in map(json.loads, (out / "log.jsonl").read_text().splitlines())]
     assert steps == sorted(steps) and not (out / "checkpoints").exists()
 
@@ -166,7 +166,7 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mtkd: Callable[..., Any],
-    straight: dict[str, torch.Tensor],
+    uninterrupted_student: dict[str, torch.Tensor],
 ) -> None:
     changes = {"train.epochs": 3}
     out, step = tmp_path / "run", Trainer.step
@@ -189,11 +189,14 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     assert resumed.code == 0
     assert ("step-000000007 is damaged" in resumed.err) == (number == signal.SIGTERM)
     assert ("records up to step 7 may be wrong" in " ".join(resumed.err.split())) == (number == signal.SIGINT)
-    assert_same(straight, weights_of(out))
+    assert_same(uninterrupted_student, weights_of(out))
 
 
 def test_a_signal_during_the_last_checkpoint_interrupts_the_run(
-    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: dict[str, torch.Tensor]
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted_student: dict[str, torch.Tensor],
 ) -> None:
     changes = {"train.epochs": 3}
 
@@ -206,7 +209,7 @@ def test_a_signal_during_the_last_checkpoint_interrupts_the_run(
         patched.setattr("mtkd.training.loop.save_checkpoint", interrupted)
         student_after(tmp_path / "run", tiny_teacher, **changes)
     assert stopped.value.exit_code == 143 and not (tmp_path / "run" / "model.safetensors").exists()
-    assert_same(straight, student_after(tmp_path / "run", tiny_teacher, **changes))
+    assert_same(uninterrupted_student, student_after(tmp_path / "run", tiny_teacher, **changes))
 
 
 def test_batches_of_a_token_budget_resume_and_take_micro_batches(
@@ -247,7 +250,7 @@ def test_damaged_weights_of_the_best_epoch_are_not_kept(
 
 
 @pytest.mark.parametrize("epochs, size", [(1, {"train.batch_size": 15}), (2, {"train.batch_tokens": 250})])
-def test_two_processes_give_what_one_gives(
+def test_two_processes_match_one_process(
     tiny_teacher: Path, tmp_path: Path, epochs: int, size: dict[str, int], processes: Any
 ) -> None:
     changes = {"student.dropout": 0.0, "train.epochs": epochs, **size}
@@ -262,7 +265,7 @@ def test_two_processes_give_what_one_gives(
         assert record["scores"][name]["loss"] == pytest.approx(scores["loss"], rel=1e-3)
 
 
-def test_checkpoints_of_a_stage_stay_until_all_processes_have_read_them(
+def test_checkpoints_of_a_stage_are_kept_until_all_processes_have_read_them(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:
     sets = [word for key, value in SMALL_TRANSFORMER.items() for word in ("--set", f"{key}={value}")]
@@ -282,7 +285,7 @@ def test_the_first_process_decides_whether_the_run_is_finished(
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
-    """Adadelta at a rate of 1e9 ruins the weights within a few steps; what is kept is from before."""
+    """Adadelta with a learning rate of 1e9 ruins the weights within a few steps; earlier weights are kept."""
     changes = {"train.lr": 1e9, "train.warmup": 0.9, "train.max_grad_norm": None, "train.epochs": 3}
     with pytest.raises(UserError, match=r"not finite at step \d+ \(task '(sst2|rte|stsb)'\); .*checkpoint"):
         student_after(
@@ -306,7 +309,7 @@ def test_early_stopping_ends_before_the_last_epoch(tiny_teacher: Path, tmp_path:
     assert training["best"] == max(record["stsb/pearson"] for record in training["history"])
 
 
-def test_a_watched_metric_that_is_not_measured_is_refused() -> None:
+def test_an_unknown_metric_for_the_best_epoch_is_rejected() -> None:
     with pytest.raises(UserError, match=r"rte/acuracy.*did you mean 'rte/accuracy'"):
         check_metric("rte/acuracy", trainable_tasks(TASKS))
 

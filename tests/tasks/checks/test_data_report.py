@@ -1,4 +1,4 @@
-"""`check` against counts made by plain loops and by hand."""
+"""The data report, compared with counts from plain loops and by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path: Path, rows: list[tuple], names: tuple[str, ...] = ("a", "b", "la
     pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), path)
 
 
-def test_hand_made_splits(tmp_path: Path) -> None:
+def test_the_report_of_hand_made_splits(tmp_path: Path) -> None:
     write(tmp_path / "pair/train.parquet", TRAIN)
     write(tmp_path / "pair/validation.parquet", VALIDATION)
     report = report_on(open_data(str(tmp_path)), [PAIR])
@@ -67,7 +67,7 @@ def test_hand_made_splits(tmp_path: Path) -> None:
     assert value["errors"] == 2 and value["splits"][1]["overlap_share"] == pytest.approx(1 / 3)
 
 
-def test_every_bad_line_is_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_invalid_lines_are_listed_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     lines = [json.dumps({"a": "t", "b": str(n), "label": n % 2}) for n in range(20)]
     lines[3], lines[7], lines[11] = "{", '{"a": 1}', '{"a": "t", "b": "u", "label": 5}'
@@ -82,7 +82,7 @@ def test_every_bad_line_is_listed_and_the_rest_is_counted(tmp_path: Path) -> Non
     assert report.error_count == 5
 
 
-def test_spans(tmp_path: Path) -> None:
+def test_the_report_of_span_tasks(tmp_path: Path) -> None:
     answers = [
         {"text": ["cat"], "answer_start": [4]},
         {"text": ["cat"], "answer_start": [5]},
@@ -107,7 +107,7 @@ def test_spans(tmp_path: Path) -> None:
     assert train.problems[-1].column == "id"
 
 
-def test_pocket_is_clean() -> None:
+def test_the_pocket_data_has_no_problems() -> None:
     tasks = [task for task in TASKS.values() if not task.languages]  # pocket is in English
     report = report_on(open_data("pocket"), tasks)
     assert [str(problem) for problem in report.all_problems] == []
@@ -116,7 +116,7 @@ def test_pocket_is_clean() -> None:
 
 
 def plain(path: Path, columns: tuple[str, ...], train: set | None) -> tuple[int, int | None, list[float]]:
-    """Duplicates, overlap and mean lengths by a plain loop."""
+    """Return duplicates, overlap and mean lengths, computed by a plain loop."""
     rows = pq.read_table(path).to_pylist()
     seen = Counter((*(row[name] for name in columns), row["label"]) for row in rows)
     overlap = None if train is None else sum(tuple(row[name] for name in columns) in train for row in rows)
@@ -126,7 +126,7 @@ def plain(path: Path, columns: tuple[str, ...], train: set | None) -> tuple[int,
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared data in {SHARED}")
 @pytest.mark.parametrize("name", ["cola", "stsb", "rte"])
-def test_real_data_against_a_plain_loop(name: str) -> None:
+def test_the_report_of_real_data_matches_a_plain_loop(name: str) -> None:
     task = TASKS[name]
     report = report_on(open_data(str(SHARED)), [task])
     assert report.error_count == 0
@@ -151,7 +151,7 @@ def test_real_squad_answers_are_in_their_contexts() -> None:
     assert not [p for split in splits.values() for p in split.problems if p.column == "answers"]
 
 
-def test_a_column_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
+def test_an_unread_column_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "rte").mkdir()
     row = '{"sentence1": "a b", "sentence2": "a", "label": 0, "lable": 1, "idx": 3}\n'
     (tmp_path / "rte" / "train.jsonl").write_text(row, encoding="utf-8")
@@ -160,7 +160,7 @@ def test_a_column_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     assert [(p.column, p.level) for p in found if "does not read" in p.message] == [("lable", "warning")]
 
 
-def test_ids_are_no_unread_columns_and_others_are_named_once(tmp_path: Path) -> None:
+def test_id_columns_are_not_reported_and_other_unread_columns_are_named_once(tmp_path: Path) -> None:
     names = ("a", "b", "label", "ticket_id", "label_id", "source")
     for split, rows in (("train", 12), ("validation", 10)):
         write(
@@ -173,7 +173,7 @@ def test_ids_are_no_unread_columns_and_others_are_named_once(tmp_path: Path) -> 
     assert found == [("train", "label_id"), ("train", "source")]
 
 
-def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_trained_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "pair/train.parquet", TRAIN[:4] * 5)
     (problem,) = report_on(open_data(str(tmp_path)), [PAIR]).problems
     assert (problem.place, problem.level) == ("pair", "error") and "no validation split" in problem.message
@@ -185,7 +185,7 @@ def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
     assert "(none is named under [files])" in problem.message
 
 
-def test_labels_of_a_type_that_is_no_label_are_an_error() -> None:
+def test_labels_of_an_invalid_type_are_an_error() -> None:
     frame = pandas.DataFrame({name: ["a", "b"] for name in PAIR.columns})
     frame[PAIR.label] = pandas.interval_range(0, 2)
     report = report_on(open_data({"pair": {"train": frame, "validation": frame}}), [PAIR])
@@ -208,7 +208,7 @@ def test_a_file_that_does_not_exist_is_named_first(tmp_path: Path) -> None:
     assert "did you mean '../rows/training.parquet'?" in problem.message.splitlines()[0]
 
 
-def test_a_task_without_test_rows_is_no_warning(tmp_path: Path) -> None:
+def test_missing_test_rows_are_not_a_warning(tmp_path: Path) -> None:
     rows = [{"a": f"row {n}", "label": n % 2} for n in range(20)]
     task = Task(name="own", kind="classify", columns=("a",), labels=("x", "y"))
     report = report_on(open_data({"own": {"train": rows, "validation": rows[:6]}}), [task])
@@ -216,7 +216,7 @@ def test_a_task_without_test_rows_is_no_warning(tmp_path: Path) -> None:
 
 
 def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> list[str]:
-    """What is said of a training split of these rows, beside an ordinary validation split."""
+    """Return the warnings about a training split with these rows, next to an ordinary validation split."""
     write(tmp_path / "pair/train.parquet", rows)
     write(tmp_path / "pair/validation.parquet", [(f"v {n}", "w", n % 2) for n in range(10)])
     report = report_on(open_data(str(tmp_path)), [PAIR], max_length)
@@ -224,7 +224,7 @@ def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> lis
     return [problem.message for problem in report.splits[0].problems]
 
 
-def test_imbalance(tmp_path: Path) -> None:
+def test_imbalanced_labels_are_a_warning(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 90)) for n in range(100)]) == []
     (largest,) = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 94)) for n in range(100)])
     assert largest.startswith("94.0% of the rows have the label 'no'")
@@ -232,7 +232,7 @@ def test_imbalance(tmp_path: Path) -> None:
     assert rare == "1 of 2 labels have fewer than 5 rows: yes (2)"
 
 
-def test_rows_that_will_be_cut(tmp_path: Path) -> None:
+def test_rows_that_will_be_truncated_are_counted(tmp_path: Path) -> None:
     """One token per word, one per text, three special tokens: 12 - 3 - 1 = 8 words fit."""
     rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
     (truncated,) = warnings_of(tmp_path, rows, max_length=12)
@@ -246,13 +246,13 @@ def test_rows_that_will_be_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["привет мир", "สวัสดี", "😀 😀"])
-def test_text_that_the_vocabulary_does_not_know(tmp_path: Path, text: str) -> None:
+def test_text_outside_the_vocabulary_is_a_warning(tmp_path: Path, text: str) -> None:
     (unknown,) = warnings_of(tmp_path, [(f"{text} {n}", text, n % 2) for n in range(10)])
     assert "unknown to the default vocabulary" in unknown
     assert warnings_of(tmp_path, [("déjà vu: naïve café", "Übung", n % 2) for n in range(10)]) == []
 
 
-def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
+def test_many_rows_with_the_same_problem_are_one_line(tmp_path: Path) -> None:
     names = tuple(f"label_{n}" for n in range(77))
     task = Task(name="intent", kind="classify", columns=("a",), labels=names, test=())
     write(
@@ -272,7 +272,7 @@ def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 8
 
 
-def test_long_lists_of_names_are_cut() -> None:
+def test_long_lists_of_names_are_shortened() -> None:
     names = [f"name_{n:02}" for n in range(77)]
     expected = unknown("label", "nam_55", names).expected
     assert expected is not None
@@ -280,7 +280,7 @@ def test_long_lists_of_names_are_cut() -> None:
     assert unknown("label", "x", ["b", "a"]).expected == "a, b"
 
 
-def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
+def test_unlabelled_rows_are_reported_as_a_split(tmp_path: Path) -> None:
     texts = [("x y", "z"), ("new", "n"), ("new", "n"), ("old one", "o"), ("", "e")]
     source = {"pair": {"train": [dict(zip(("a", "b", "label"), row, strict=True)) for row in TRAIN[:4]]}}
     source["pair"]["validation"] = [{"a": "old one", "b": "o", "label": 1}]
@@ -298,7 +298,7 @@ def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [None, "yes"])
-def test_soft_labels_are_read_and_need_no_other_labels(tmp_path: Path, label: str | None) -> None:
+def test_soft_labels_are_checked_and_need_no_other_labels(tmp_path: Path, label: str | None) -> None:
     task = replace(PAIR, soft_labels="llm")
     write(
         tmp_path / "pair/train.parquet",
@@ -341,5 +341,5 @@ def test_groups_are_counted_across_tables() -> None:
     for groups, labels in (([7, 8, None], [1, 0, 1]), ([9, 7], [np.nan, 0]), ([8], [np.nan])):
         raw = RawTable(pa.table({"q": pa.array(groups, pa.int64())}), "rows")
         sizes.add(raw, ParsedLabels(np.array(labels, float), []))
-    (single,) = sizes.problems("rows")  # 8 and 9 have rows without a label, so their right one is unknown
+    (single,) = sizes.problems("rows")  # 8 and 9 have unlabelled rows, so their right candidate is unknown
     assert single.message.startswith("1 of 3 groups (the first is 9) have only one candidate")

@@ -1,4 +1,4 @@
-"""Arguments of public functions: what fits a type hint, what is converted, and the error for other values."""
+"""Arguments of public functions: valid values, conversions, and the error for other values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_paths_may_start_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) 
     assert function(file="a~")["file"] == "a~" and function(name="~/x")["name"] == "~/x"
 
 
-def test_other_values_are_passed_on_as_they_are() -> None:
+def test_other_values_are_passed_on_unchanged() -> None:
     decoder, mapping, listed = sys.modules["json.decoder"].JSONDecoder(), UserDict(a=1), ["a", Path("b")]
     for name, value in {"path": decoder, "settings": mapping, "call": print, "name": np.str_("x")}.items():
         assert function(**{name: value})[name] is value
@@ -139,7 +139,7 @@ def test_the_first_value_that_does_not_fit_is_an_error(
     assert f"\n  expected: {expected}" in str(caught.value)
 
 
-def test_arguments_that_a_function_does_not_have_are_a_type_error() -> None:
+def test_unknown_arguments_are_a_type_error() -> None:
     @checked
     def other(*, number: int = 1) -> None: ...
 

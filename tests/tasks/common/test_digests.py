@@ -1,4 +1,4 @@
-"""Digests of files: what is noticed, and what is not checked."""
+"""Digests of files: which changes are detected, and what is not checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "part/more.json"])
-def test_every_flipped_bit_is_found(directory: Path, name: str) -> None:
+def test_every_flipped_bit_is_detected(directory: Path, name: str) -> None:
     check_digests(directory)
     content = (directory / name).read_bytes()
     for position in (0, 300, len(content) - 1):
@@ -37,7 +37,7 @@ def test_every_flipped_bit_is_found(directory: Path, name: str) -> None:
     assert damaged_files(directory) == [name] and not damaged_files(directory, ["empty.json"])
 
 
-def test_a_card_may_be_edited_and_digests_may_be_missing(directory: Path) -> None:
+def test_the_model_card_may_be_edited_and_digests_may_be_missing(directory: Path) -> None:
     (directory / "README.md").write_text("mine")
     check_digests(directory)
     (directory / DIGESTS).write_text('{"files": 3}')

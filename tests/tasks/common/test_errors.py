@@ -1,4 +1,4 @@
-"""What error messages suggest and how they show names."""
+"""Suggestions in error messages, and how they show names."""
 
 from __future__ import annotations
 

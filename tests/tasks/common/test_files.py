@@ -1,4 +1,4 @@
-"""Files that are whole or absent: what a reader sees at any moment, locks, digests, errors."""
+"""Atomic file operations, locks, digests, and errors."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_lock_excludes_other_processes_until_it_is_released(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space"), "the disk is full"),
         (OSError(errno.EDQUOT, "Quota"), "the disk is full"),
@@ -159,8 +159,8 @@ def test_a_lock_excludes_other_processes_until_it_is_released(tmp_path: Path) ->
         (PermissionError(errno.EACCES, "no"), "cannot write"),
     ],
 )
-def test_disk_errors_name_the_path(error: Exception, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said) as caught, disk_errors(tmp_path / "x"):
+def test_disk_errors_name_the_path(error: Exception, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught, disk_errors(tmp_path / "x"):
         raise error
     assert str(tmp_path / "x") in str(caught.value)
     with pytest.raises(OSError, match="input"), disk_errors(tmp_path / "x"):
@@ -173,7 +173,7 @@ def test_a_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
         write_text(tmp_path / "file/page.html", "x")
 
 
-def test_digests(tmp_path: Path) -> None:
+def test_digests_of_files(tmp_path: Path) -> None:
     raw = bytes(range(256)) * 999
     (tmp_path / "file").write_bytes(raw)
     assert digest_file(tmp_path / "file") == hashlib.sha256(raw).hexdigest()
@@ -183,7 +183,7 @@ def test_digests(tmp_path: Path) -> None:
     assert len({digest_bytes("ab", "c"), digest_bytes("a", "bc"), digest_bytes("abc")}) == 3
 
 
-def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+def test_written_files_have_the_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     expected = (tmp_path / "plain").stat().st_mode
     with atomic_path(tmp_path / "one.safetensors") as temporary:
@@ -194,7 +194,7 @@ def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
         assert file.stat().st_mode == expected
 
 
-def test_a_move_that_was_killed_after_its_last_file_is_finished(tmp_path: Path) -> None:
+def test_a_move_killed_after_its_last_file_is_completed(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "empty").mkdir(parents=True)
     (target / "empty").mkdir(parents=True)

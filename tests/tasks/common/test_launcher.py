@@ -1,4 +1,4 @@
-"""The environment variables of launchers are read in one place."""
+"""Environment variables of launchers."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     ],
     indirect=["environment"],
 )
-def test_the_place_of_a_process(environment: None, expected: ProcessRank) -> None:
+def test_the_rank_of_a_process_is_read_from_the_environment(environment: None, expected: ProcessRank) -> None:
     assert process_rank() == check_process_rank() == expected
     assert is_quiet() is (expected.rank > 0)
 
 
 @pytest.mark.parametrize(
-    ("environment", "complaint"),
+    ("environment", "message"),
     [
         ({"WORLD_SIZE": "x"}, "WORLD_SIZE is 'x'"),
         ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''"),
@@ -62,8 +62,8 @@ def test_the_place_of_a_process(environment: None, expected: ProcessRank) -> Non
     ],
     indirect=["environment"],
 )
-def test_wrong_variables_are_named(environment: None, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_invalid_environment_variables_are_named(environment: None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         join_process_group()
 
 

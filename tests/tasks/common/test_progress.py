@@ -1,4 +1,4 @@
-"""Progress of long jobs: what is printed when, without waiting for a clock."""
+"""Progress of long jobs: what is printed and when, tested with a fake clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.common.progress import progress, set_quiet
 
 
 class Clock:
-    """A clock that only the test moves."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     set_quiet(False)
 
 
-def test_a_job_of_unknown_length_counts(clock: Clock, capsys) -> None:
+def test_a_job_of_unknown_length_shows_a_count(clock: Clock, capsys) -> None:
     with progress("predicting", None) as advance:
         clock.now += 16
         advance(10)
@@ -46,7 +46,7 @@ def test_a_plain_line_every_fifteen_seconds_with_the_remaining_time(clock: Clock
         clock.now += 14
         advance(10)
         assert capsys.readouterr().err == ""
-        clock.now += 6  # 20 s for 20 of the 80 that were left: 60 more take a minute
+        clock.now += 6  # 20 s for 20 of the 80 remaining items: 60 more take a minute
         advance(10, note="loss 0.5")
         assert capsys.readouterr().err == "encoding: 40/100 batches loss 0.5 ETA 1:00\n"
         clock.now += 14
@@ -106,7 +106,7 @@ def test_a_terminal_gets_a_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(r"encoding .* 6/10 rows ETA .* loss 0\.5", shown)
 
 
-def test_an_error_inside_ends_it_and_passes_through(clock: Clock, capsys) -> None:
+def test_an_error_ends_the_progress_and_is_raised(clock: Clock, capsys) -> None:
     with pytest.raises(KeyboardInterrupt), progress("encoding", 10) as advance:
         advance(1)
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Small files are read as a whole; whatever is no regular file is refused before it is opened."""
+"""Small files are read completely; anything but a regular file is rejected before it is opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _special(directory: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     "kind", ["named pipe", "directory", "device", "leads back to itself", "does not exist"]
 )
-def test_what_is_no_regular_file_is_named_and_not_read(tmp_path: Path, kind: str) -> None:
+def test_special_files_are_named_and_not_read(tmp_path: Path, kind: str) -> None:
     path = _special(tmp_path, kind)
     for read in (
         require_file,
@@ -41,7 +41,7 @@ def test_what_is_no_regular_file_is_named_and_not_read(tmp_path: Path, kind: str
             read(path)
 
 
-def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_the_size_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "f").write_text("x" * 11)
     assert read_small_file(tmp_path / "f", 11) == b"x" * 11
     with pytest.raises(UserError, match="more than 10 bytes"):
@@ -49,7 +49,7 @@ def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert reading.MAX_BYTES > 1 << 20
 
 
-def test_a_path_with_a_nul_is_refused() -> None:
+def test_a_path_with_a_null_character_is_rejected() -> None:
     with pytest.raises(UserError, match="null"):
         read_small_file(Path("a\0b"))
 
@@ -61,7 +61,9 @@ def test_a_missing_file_is_never_suggested_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "directory"])
-def test_digests_that_are_no_file_are_not_taken_for_missing_ones(tmp_path: Path, kind: str) -> None:
+def test_special_files_in_place_of_digests_are_not_taken_for_missing_digests(
+    tmp_path: Path, kind: str
+) -> None:
     _special(tmp_path, kind).rename(tmp_path / DIGESTS)
     with pytest.raises(UserError, match=kind):
         check_digests(tmp_path)

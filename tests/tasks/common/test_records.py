@@ -1,4 +1,4 @@
-"""Records: JSON and TOML that is read back, and the one error for what is wrong with it."""
+"""Records: JSON and TOML files that are read back, and the error for invalid ones."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def read(directory: Path, value: Any) -> Document:
     return read_record(directory / "a.json", Document, newest=2, hint="make it again")
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_record_is_unchanged_after_writing_and_reading(tmp_path: Path) -> None:
     assert read(tmp_path, GOOD) == Document("rte", 3, (Part(1.0),), {"a": [None, "où"]})
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"rows": True}, "rows = True is not valid"),
         ({"rows": 3.0}, "rows = 3.0"),
@@ -57,14 +57,14 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"format": 3}, "is of format 3"),
     ],
 )
-def test_the_first_wrong_value_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_the_first_wrong_value_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=r"a\.json") as caught:
         read(tmp_path, GOOD | change)
-    assert said in str(caught.value) and len(str(caught.value)) < 400
+    assert message in str(caught.value) and len(str(caught.value)) < 400
     assert caught.value.hint
 
 
-def test_what_is_not_json(tmp_path: Path) -> None:
+def test_invalid_json_is_an_error(tmp_path: Path) -> None:
     raws = (
         b"",
         b"{",
@@ -84,7 +84,7 @@ def test_what_is_not_json(tmp_path: Path) -> None:
         read_record(tmp_path, Document)
 
 
-def test_what_is_not_toml(tmp_path: Path) -> None:
+def test_invalid_toml_is_an_error(tmp_path: Path) -> None:
     for raw in (b"a = ", b"a = '\xff'", b"a = " + b"[" * 9999, b"a = " + b"9" * 5000, b'a = "\\ud800"'):
         with pytest.raises(UserError, match="x is not valid TOML"):
             parse_toml(raw, "x")
@@ -93,12 +93,12 @@ def test_what_is_not_toml(tmp_path: Path) -> None:
     assert parse_toml(b"\xef\xbb\xbfa = 1", "x") == {"a": 1}  # with a byte-order mark
 
 
-def test_a_key_of_the_same_name_in_another_file_is_not_a_digest(tmp_path: Path) -> None:
+def test_a_digest_key_in_a_file_that_is_not_a_record_is_ignored(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"check": True})
     assert read_record(tmp_path / "a.json", dict[str, Any]) == {"check": True}
 
 
-def test_a_changed_value_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_value_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_record(file, GOOD | {"more": {"seconds": 1.5, "où": [1e-7, None]}})
     assert read_record(file, Document).more == {"seconds": 1.5, "où": [1e-7, None]}

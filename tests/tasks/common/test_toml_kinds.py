@@ -1,4 +1,4 @@
-"""TOML files of one kind in place of another are recognised."""
+"""TOML files of the wrong kind are recognised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("wanted", READERS)
 @pytest.mark.parametrize("given", FILES)
-def test_another_kind_of_file_is_named(given: str, wanted: str, tmp_path: Path) -> None:
+def test_a_toml_file_of_the_wrong_kind_is_named(given: str, wanted: str, tmp_path: Path) -> None:
     file = tmp_path / "file.toml"
     file.write_text(FILES[given])
     if given == wanted:

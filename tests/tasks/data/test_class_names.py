@@ -43,17 +43,17 @@ def test_labels_are_matched_by_name_not_by_id(tmp_path: Path) -> None:
     assert load_rows(open_data(None), of_file, "train").labels.tolist() == [1, 0, 0]
 
 
-def test_lists_of_classes() -> None:
+def test_lists_of_class_labels_are_matched_by_name() -> None:
     task = replace(TASK, kind="multilabel", metrics=("micro_f1",))
     assert read(data_set(["spam", "ham"], [[0], [1, 0], []]), task) == [[0, 1], [1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize("names", [["0", "1"], ["LABEL_0", "LABEL_1"]])
-def test_names_that_only_count_are_ids(names: list[str]) -> None:
+def test_class_names_that_are_only_numbers_are_ids(names: list[str]) -> None:
     assert read(data_set(names, [0, 1, 1])) == [0, 1, 1]
 
 
-def test_other_names_are_an_error() -> None:
+def test_unknown_class_names_are_an_error() -> None:
     with pytest.raises(UserError, match=r"called 'no', 'yes', and none of them is a label of task 'mail'"):
         read(data_set(["no", "yes"], [0, 1]))
     with pytest.raises(UserError, match="label 'phish'"):
@@ -66,7 +66,7 @@ FEATURES = '{"info": {"features": %s}}'
 @pytest.mark.parametrize(
     "value", ["", "[", "[]", "{}", '{"info": 3}', FEATURES % "[1]", FEATURES % '{"label": 3}']
 )
-def test_metadata_of_other_programs(value: str, tmp_path: Path) -> None:
+def test_metadata_of_other_programs_is_ignored(value: str, tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "label": [0, 1]}).replace_schema_metadata({"huggingface": value})
     pq.write_table(table, tmp_path / "x.parquet")
     assert class_names(pq.read_schema(tmp_path / "x.parquet")) == {}

@@ -1,4 +1,4 @@
-"""Columns whose first rows do not show their type, and values that a format holds as text."""
+"""Columns whose first rows do not determine their type, and values that a format stores as text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lists_are_json_and_labels_are_columns_in_csv(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_format_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
+def test_values_that_a_format_cannot_hold_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"rows, row 0: 'two.nlines' has a tab or a line break"):
         write(tmp_path / "out.tsv", ".tsv", SETS, [None, "two\nlines"])
     with pytest.raises(UserError, match="a column has values of another type than before"):
@@ -92,7 +92,7 @@ def test_a_table_without_fields_cannot_be_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".jsonl"])
-def test_a_field_that_comes_later_is_only_in_json_lines(tmp_path: Path, suffix: str) -> None:
+def test_only_json_lines_accept_a_field_that_first_appears_later(tmp_path: Path, suffix: str) -> None:
     def write_parts() -> None:
         with open_writer(tmp_path / "out", suffix) as add:
             add(RawTable(pa.table({"a": ["x"]}), "rows"), [{"prediction": "p"}])

@@ -1,4 +1,4 @@
-"""Splits that are larger than memory: the same rows and reports, with memory that does not grow with them."""
+"""Splits that are larger than memory: the same rows and reports, with bounded memory."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_rows_read_in_parts_equal_rows_read_at_once(
     assert digest_rows(parts) == digest_rows(in_memory)
     assert parts.uids.equals(in_memory.uids) and parts.uids.type == pa.string()
     assert parts.texts == in_memory.texts and len(list(parts.parts())) == 6
-    if task is not SOFT:  # its kind is decided by all rows, which are read at once
+    if task is not SOFT:  # its kind depends on all rows, which are read at once
         assert not parts.labels.flags.writeable, "memory-mapped"
     assert report_on(source, [task]).to_json() == report
 
@@ -97,17 +97,17 @@ def test_all_bad_rows_of_all_parts_are_counted(tmp_path: Path, small_parts: Call
         row | ({"label": 7} if n in (9, 21) else {"a": None} if n > 17 else {}) for n, row in enumerate(ROWS)
     ]
     write(tmp_path, PAIR, ".parquet", found)
-    said = []
+    errors = []
     for _ in range(2):
         with pytest.raises(UserError, match="6 problems in pair/train") as caught:
             load_rows(open_data(str(tmp_path)), PAIR, "train")
-        said.append(sorted(str(caught.value).splitlines()))
+        errors.append(sorted(str(caught.value).splitlines()))
         small_parts(4)
-    assert said[0] == said[1]
-    assert any("row 18" in line for line in said[1]) and any("row 9" in line for line in said[1])
+    assert errors[0] == errors[1]
+    assert any("row 18" in line for line in errors[1]) and any("row 9" in line for line in errors[1])
 
 
-def test_a_split_may_have_more_than_fits_in_a_plain_array(small_parts: Callable[[int], None]) -> None:
+def test_a_split_may_exceed_the_limits_of_a_plain_array(small_parts: Callable[[int], None]) -> None:
     small_parts(2)
     parts = [load_rows(open_data({"pair": {"train": ROWS}}), PAIR, "train").slice(n, n + 5) for n in (0, 5)]
     wide = replace(parts[1], texts=tuple(text.cast(pa.large_string()) for text in parts[1].texts))
@@ -128,7 +128,7 @@ def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) ->
     assert len(RowHashes().distinct()) == 0 and not contained(queries, np.zeros(0, np.int64)).any()
 
 
-def test_only_a_part_of_the_hashes_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_part_of_the_hashes_is_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_hashes, "_MAX_WAITING", 100)
     monkeypatch.setattr(row_hashes, "_BLOCK", 100)
     maps, finish, others = [], mapped.MappedArray.finish, set(mapped._MAPS)
@@ -150,7 +150,7 @@ def test_only_a_part_of_the_hashes_is_in_memory_at_once(monkeypatch: pytest.Monk
     assert len(searches) == 10, "pages are released after each 100 hashes"
 
 
-def test_lengths_are_those_of_numpy() -> None:
+def test_length_statistics_match_numpy() -> None:
     sizes = np.random.default_rng(0).integers(0, 90, 2501)
     texts = pa.array(["w " * int(size) for size in sizes])
     found = SplitStatistics(replace(PAIR, columns=("a",)), None)
@@ -166,7 +166,7 @@ def test_lengths_are_those_of_numpy() -> None:
 
 @pytest.fixture
 def peak() -> Iterator[Callable[[Callable[[], object]], int]]:
-    """A function that returns the most bytes that Python, numpy and Arrow had allocated during a call."""
+    """A function that measures the peak memory of Python, numpy and Arrow during a call."""
     default = pa.default_memory_pool()
 
     def measured(call: Callable[[], object]) -> int:

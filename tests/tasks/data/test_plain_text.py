@@ -1,4 +1,4 @@
-"""Plain text from files of several formats, read a piece at a time."""
+"""Plain text from files of several formats, read one piece at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 from tasks.data.plain_text import TEXTS_PER_CHUNK, TextFiles
 
 
-def all_of(path: Path, start: int = 0, column: str = "text") -> list[str]:
+def read_all(path: Path, start: int = 0, column: str = "text") -> list[str]:
     return [text for chunk in TextFiles.open(path, column).chunks(start) for text in chunk.to_pylist()]
 
 
@@ -28,8 +28,8 @@ def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [*texts[:2], None, "", texts[2]]}), tmp_path / "d.parquet")
     (tmp_path / "README.md").write_text("not text to learn from")
     for name in ("a.txt", "b.jsonl", "c.jsonl.gz", "d.parquet"):
-        assert all_of(tmp_path / name) == texts, name
-    assert all_of(tmp_path) == texts * 4, "a directory is its files by name"
+        assert read_all(tmp_path / name) == texts, name
+    assert read_all(tmp_path) == texts * 4, "a directory is its files by name"
 
 
 def test_reading_starts_at_any_row_and_yields_chunks(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_reading_starts_at_any_row_and_yields_chunks(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     sizes = [len(chunk) for chunk in TextFiles.open(tmp_path).chunks()]
     assert sizes == [TEXTS_PER_CHUNK, 10]
-    assert all_of(tmp_path, TEXTS_PER_CHUNK - 1) == texts[TEXTS_PER_CHUNK - 1 :]
+    assert read_all(tmp_path, TEXTS_PER_CHUNK - 1) == texts[TEXTS_PER_CHUNK - 1 :]
 
 
-def test_the_digest_follows_the_content(tmp_path: Path) -> None:
+def test_the_digest_depends_only_on_the_content(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     first = TextFiles.open(file).digest
@@ -50,7 +50,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "complaint"),
+    ("name", "content", "message"),
     [
         ("a.txt", b"fine\n\xff\xfe", r"a.txt, line 2: not UTF-8"),
         (
@@ -64,10 +64,10 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
         ("a.doc", b"x", "is not a text file that can be read"),
     ],
 )
-def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp_path: Path) -> None:
+def test_unreadable_text_is_an_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=complaint):
-        all_of(tmp_path / name)
+    with pytest.raises(UserError, match=message):
+        read_all(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", [pa.duration("s"), pa.date64()])
@@ -81,7 +81,7 @@ def test_titles_that_python_cannot_hold_name_the_file(kind: pa.DataType, tmp_pat
 def test_a_missing_column_suggests_the_nearest_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"texts": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="did you mean 'texts'"):
-        all_of(tmp_path)
-    assert all_of(tmp_path, column="texts") == ["a"]
+        read_all(tmp_path)
+    assert read_all(tmp_path, column="texts") == ["a"]
     with pytest.raises(UserError, match="no such file"):
         TextFiles.open(tmp_path / "nowhere")

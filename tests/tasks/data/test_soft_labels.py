@@ -1,4 +1,4 @@
-"""Soft labels in the data: their forms, what they become, and rows that are refused."""
+"""Soft labels in the data: their forms, their conversion, and invalid rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(task: Task, cells: Any, **changes: Any) -> tuple[np.ndarray, list[str]]
         ),
     ],
 )
-def test_probabilities_of_every_form(cells: Any) -> None:
+def test_probabilities_can_be_given_in_every_form(cells: Any) -> None:
     found, problems = read(MOOD, cells)
     assert problems == []
     np.testing.assert_allclose(softmax(found, 1), PROBABILITIES, atol=3e-4)
@@ -70,7 +70,7 @@ def test_logits_are_recognised_or_declared() -> None:
     ]
 
 
-def test_several_labels_and_scores() -> None:
+def test_soft_labels_of_multilabel_and_regression_tasks() -> None:
     found, problems = read(TOPICS, [[0.9, 0.8], [0.5, 0.0]])
     assert problems == []
     np.testing.assert_allclose(expit(found), [[0.9, 0.8], [0.5, 0.0]], atol=2e-4)
@@ -100,17 +100,17 @@ NUMBERS = "expected: probabilities from 0 to 1, or logits between -1e+38 and 1e+
         ("nan", "no soft labels; expected: numbers in every training row"),
     ],
 )
-def test_rows_that_are_refused(cell: str | None, message: str) -> None:
+def test_invalid_soft_labels_are_rejected(cell: str | None, message: str) -> None:
     problems = read(MOOD, ["[0.2, 0.2, 0.6]", cell, "[1, 0, 0]"])[1]
     assert len(problems) == 1 and problems[0].startswith("1: ") and message in problems[0]
 
 
-def test_labels_of_a_map_are_texts() -> None:
+def test_labels_in_a_mapping_must_be_strings() -> None:
     cells = pa.array([[(b"bad", 0.5), (b"good", 0.5)]], pa.map_(pa.binary(), pa.float64()))
     assert read(MOOD, cells)[1] == ["0: the label b'bad' is not text; expected: bad, so-so, good"]
 
 
-def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:
+def test_booleans_among_numbers_are_rejected(tmp_path: Path) -> None:
     task = write(tmp_path, [])
     task = dataclasses.replace(task, files={**task.files, "train": str(tmp_path / "train.jsonl")})
     rows = ['{"text": "a", "probs": [0.2, 0.2, 0.6]}', '{"text": "b", "probs": [true, false, false]}']
@@ -119,8 +119,8 @@ def test_truth_values_beside_numbers_are_refused(tmp_path: Path) -> None:
         load_rows(open_data(tmp_path), task, "train")
 
 
-def test_percentages_are_refused() -> None:
-    """As logits, 90 against 5 and 5 would be certain of the first label."""
+def test_percentages_are_rejected() -> None:
+    """Read as logits, 90 against 5 and 5 would mean certainty about the first label."""
     _, problems = read(MOOD, [[90, 5, 5], [33.3, 33.3, 33.3], [0, 100, 0]])
     assert problems[0].startswith("0: 90, 5, 5 are not probabilities") and len(problems) == 3
     assert all(problem.endswith("they look like percentages: divide them by 100") for problem in problems)
@@ -130,16 +130,16 @@ def test_percentages_are_refused() -> None:
     assert read(MOOD, declared, soft_labels_kind="logits")[0].tolist() == declared
     _, problems = read(TOPICS, [[95, 80], [0, 1]])
     assert len(problems) == 1 and "percentages" in problems[0]
-    assert read(TOPICS, [[3.5, 0.2], [2.0, 1.0]])[1] == []  # no percentages: none is above 20
+    assert read(TOPICS, [[3.5, 0.2], [2.0, 1.0]])[1] == []  # not percentages: none is above 20
 
 
-def test_scores_on_another_scale_are_refused() -> None:
+def test_scores_on_another_scale_are_rejected() -> None:
     assert read(SCORE, [5.2, -0.3, 2.0])[1] == [], "a model may give scores a little outside the range"
     assert read(SCORE, [80, 4.0])[1] == ["0: 80 is far outside the range; expected: 0 to 5"]
     assert read(SCORE, [80, 4.0], range=None)[1] == []
 
 
-def test_soft_labels_in_another_order_than_the_labels_are_refused(tmp_path: Path, mtkd: Any) -> None:
+def test_soft_labels_in_another_order_than_the_labels_are_rejected(tmp_path: Path, mtkd: Any) -> None:
     rows = [("bad", 0), ("so-so", 1), ("good", 2)] * 10
     probs = [[0.8 if column == number else 0.1 for column in range(3)] for _, number in rows]
     lines = [f'"text {n}",{rows[n][0]},"{json.dumps(probs[n])}"' for n in range(30)]
@@ -154,7 +154,7 @@ def test_soft_labels_in_another_order_than_the_labels_are_refused(tmp_path: Path
         load_rows(open_data(tmp_path), task, "train")
     checked = mtkd("data", "check", "--data", tmp_path, "--tasks", tmp_path / "mood.toml")
     assert checked.code == 2 and "as so-so, good, bad, with 30" in checked.out
-    # rows without a label, and too few rows, tell nothing
+    # unlabelled rows and too few rows decide nothing
     write(tmp_path, [line.replace("bad", "").replace("good", "") for line in rolled], "text,label,probs")
     assert len(load_rows(open_data(tmp_path), task, "train")) == 30
     write(tmp_path, rolled[:3], "text,label,probs")
@@ -194,7 +194,7 @@ def test_a_file_may_have_soft_labels_without_labels(tmp_path: Path) -> None:
     assert digest_rows(load_rows(open_data(tmp_path), task, "train")) != before
 
 
-def test_a_bad_row_is_named_by_its_line(tmp_path: Path, mtkd: Any) -> None:
+def test_an_invalid_row_is_named_by_its_line(tmp_path: Path, mtkd: Any) -> None:
     task = write(tmp_path, ['sad,bad,"[0.7, 0.2, 0.1]"', 'ok,,"[0.7, 0.1, 0.1]"'], "text,label,probs")
     with pytest.raises(UserError, match=r"train\.csv:3: column 'probs': .* sum to 0\.9; expected: 1"):
         load_rows(open_data(tmp_path), task, "train")

@@ -1,4 +1,4 @@
-"""Rows are the same whatever form they come in, and bad files are named with their line."""
+"""Rows are the same in every format, and errors of invalid files name the line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OWN = Task(name="own", kind="classify", columns=("one", "two"), labels=("no", "y
 
 
 def content(rows: Rows) -> list[tuple]:
-    """Everything in the rows, as plain values."""
+    """Return everything in the rows, as plain values."""
     labels = [None if np.isnan(label) else label for label in rows.labels]
     return list(zip(rows.uids.to_pylist(), *(text.to_pylist() for text in rows.texts), labels, strict=True))
 
@@ -51,14 +51,16 @@ def write_all(root: Path, task: str, split: str, rows: list[dict]) -> None:
         writer.writerows(rows)
 
 
-# --- every form gives the same rows ---
+# --- every format gives the same rows ---
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 
 
 @settings(deadline=None, max_examples=40)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 1)), min_size=1, max_size=8))
-def test_parquet_jsonl_csv_alike(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]) -> None:
+def test_parquet_jsonl_and_csv_give_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple]
+) -> None:
     root = tmp_path_factory.mktemp("forms")
     write_all(root, "own", "train", [dict(zip(("one", "two", "label"), row, strict=True)) for row in rows])
     expected = [(f"own/train/{n}", *row) for n, row in enumerate(rows)]
@@ -174,7 +176,7 @@ def test_other_releases_rename_their_columns_and_read_words(tmp_path: Path) -> N
         [("qqp/train/0", "p", "q", 1)],
         [("ax/test/0", "p", "q", None)],
     ]
-    assert [bad.line for bad in source.raw_table(TASKS["qqp"], "train").bad_lines] == [3, 4]
+    assert [error_of.line for error_of in source.raw_table(TASKS["qqp"], "train").bad_lines] == [3, 4]
 
 
 @needs_shared
@@ -203,7 +205,7 @@ def test_real_rows_survive_every_form(tmp_path: Path, name: str) -> None:
 # --- places ---
 
 
-def test_hub_layouts(tmp_path: Path) -> None:
+def test_directory_layouts_of_the_hub_are_read(tmp_path: Path) -> None:
     table = pa.table({"sentence": ["a", "b", "c"], "label": [0, 1, 0]})
     (tmp_path / "glue" / "sst2").mkdir(parents=True)
     for number in range(2):
@@ -216,7 +218,7 @@ def test_hub_layouts(tmp_path: Path) -> None:
 
 
 @needs_shared
-def test_shared_data_and_its_glue_folder_are_one() -> None:
+def test_the_data_directory_and_its_glue_folder_give_the_same_rows() -> None:
     full, part = open_data(str(SHARED)), open_data(str(SHARED / "glue"))
     for name in ("cola", "rte", "stsb", "ax"):
         assert full.splits(TASKS[name]) == part.splits(TASKS[name]) != []
@@ -238,7 +240,7 @@ def test_pocket_has_every_builtin_task() -> None:
         load_rows(source, OWN, "train")
 
 
-def test_no_such_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         open_data(str(tmp_path / "none"))
     with pytest.raises(UserError, match="no split 'train' of task 'rte'"):
@@ -268,7 +270,7 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not slept  # no retries
 
 
-def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     from tasks.data import hub_data as hubdata
@@ -326,7 +328,7 @@ def test_rank_groups_stay_whole(tmp_path: Path) -> None:
     assert some.groups is not None and len(some) == 12 and set(np.bincount(some.groups)) <= {0, 4}
 
 
-def test_digest_sees_every_part() -> None:
+def test_the_digest_depends_on_every_part_of_the_rows() -> None:
     base = Rows("t", "s", pa.array(["u", "v"]), (pa.array(["ab", "c"]),), np.array([0.0, np.nan]))
     others = [
         Rows("t", "s", pa.array(["u", "v"]), (pa.array(["a", "bc"]),), np.array([0.0, np.nan])),
@@ -348,8 +350,8 @@ def test_digest_sees_every_part() -> None:
 # --- bad input ---
 
 
-def bad(tmp_path: Path, file: str, text: str | bytes, task: Task = OWN) -> str:
-    """The error for a train file with this content."""
+def error_of(tmp_path: Path, file: str, text: str | bytes, task: Task = OWN) -> str:
+    """Return the error for a train file with this content."""
     path = tmp_path / task.name / file
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -363,7 +365,7 @@ HEAD = "one,two,label\n"
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("train.csv", HEAD + "a,b,1\na,b\n", "train.csv:3: 2 fields, but the header has 3"),
         ("train.csv", HEAD + '"a\nb",b,1\na,b,1,x\n', "train.csv:4: 4 fields"),
@@ -403,18 +405,20 @@ HEAD = "one,two,label\n"
         ("train.parquet", b"PAR1 no parquet", "cannot read"),
     ],
 )
-def test_bad_file(tmp_path: Path, file: str, text: str | bytes, said: str) -> None:
-    assert said in bad(tmp_path, file, text)
+def test_invalid_files_are_errors_that_name_the_line(
+    tmp_path: Path, file: str, text: str | bytes, message: str
+) -> None:
+    assert message in error_of(tmp_path, file, text)
 
 
 @pytest.mark.parametrize("text", ["one,two,label\na,b\n", 'one,two,label\n"a'])
 def test_a_split_without_readable_rows_has_one_problem(tmp_path: Path, text: str) -> None:
-    message = bad(tmp_path, "train.csv", text)
+    message = error_of(tmp_path, "train.csv", text)
     assert message.startswith("1 problem in own/train:") and "is empty" not in message
 
 
 @pytest.mark.parametrize("name", ["valid", "val", "dev"])
-def test_a_split_by_another_name_is_found(tmp_path: Path, name: str) -> None:
+def test_other_common_names_of_splits_are_found(tmp_path: Path, name: str) -> None:
     rows = [{"one": "a", "two": "b", "label": 0}]
     with pytest.raises(UserError, match=f"rename the key '{name}' to 'validation'"):
         load_rows(open_data({"own": {"train": rows, name: rows}}), OWN, "validation")
@@ -424,7 +428,7 @@ def test_a_split_by_another_name_is_found(tmp_path: Path, name: str) -> None:
         load_rows(open_data(str(tmp_path)), OWN, "validation")
 
 
-def test_a_wrong_key_of_data_in_memory() -> None:
+def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
     rows = [{"one": "a", "two": "b", "label": 9}]
     with pytest.raises(UserError, match="rename the key 'owns' to 'own'"):
         load_rows(open_data({"owns": {"train": rows}}), OWN, "train")
@@ -458,7 +462,7 @@ def test_a_wrong_key_of_data_in_memory() -> None:
         ("", "the file of own/train cannot be ''"),
     ],
 )
-def test_rows_in_memory_that_are_refused(rows: object, message: str) -> None:
+def test_invalid_rows_in_memory_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_data({"own": {"train": rows}})
 
@@ -481,7 +485,7 @@ def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:
         open_data({"own": {"train": [tmp_path / "rows.csv", tmp_path / "rows.csv"]}})
 
 
-def test_data_sets_of_the_hub_in_memory() -> None:
+def test_data_sets_of_the_datasets_library_can_be_given_in_memory() -> None:
     import datasets
 
     dataset = datasets.Dataset.from_list([{"one": "a", "two": "b", "label": 0}])
@@ -493,7 +497,7 @@ def test_data_sets_of_the_hub_in_memory() -> None:
         open_data({"own": {"train": dataset.to_iterable_dataset()}})
 
 
-def test_one_column_may_be_a_text() -> None:
+def test_a_single_column_may_be_given_as_a_string() -> None:
     assert Task("own", "classify", columns="one", labels=("a", "b")).columns == ("one",)  # type: ignore[arg-type]
 
 
@@ -508,9 +512,9 @@ def test_malformed_release_line_is_named(tmp_path: Path) -> None:
         load_rows(open_data(str(tmp_path)), TASKS["rte"], "train")
 
 
-def test_first_three_bad_rows_and_the_count(tmp_path: Path) -> None:
+def test_errors_list_the_first_three_invalid_rows_and_the_count(tmp_path: Path) -> None:
     lines = "".join(f"a,b,{label}\n" for label in "0789561")
-    message = bad(tmp_path, "train.csv", "one,two,label\n" + lines)
+    message = error_of(tmp_path, "train.csv", "one,two,label\n" + lines)
     assert message.startswith("5 problems in own/train:")
     assert [f"train.csv:{line}:" in message for line in range(2, 9)] == [
         False,
@@ -524,7 +528,7 @@ def test_first_three_bad_rows_and_the_count(tmp_path: Path) -> None:
     assert "`mtkd.check_data(data=" in message
 
 
-def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
+def test_errors_of_invalid_parquet_labels_name_the_row(tmp_path: Path) -> None:
     (tmp_path / "stsb").mkdir()
     values = [0.0, 5.0, 5.1, float("nan"), float("inf"), -1.0, None]
     table = pa.table(
@@ -551,10 +555,10 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_labels_of_other_types_that_are_refused(tmp_path: Path, kind: str, cell: str, shown: str) -> None:
+def test_labels_of_the_wrong_type_are_rejected(tmp_path: Path, kind: str, cell: str, shown: str) -> None:
     labels = OWN.labels if kind == "multilabel" else ()
     task = Task(name="other", kind=kind, columns=("one",), labels=labels)
-    assert shown in bad(tmp_path, "train.csv", f'one,label\na,"{cell}"\n', task)
+    assert shown in error_of(tmp_path, "train.csv", f'one,label\na,"{cell}"\n', task)
 
 
 SPAN = Task(name="ask", kind="span", columns=("question", "context"), label="answers")
@@ -572,15 +576,15 @@ SPAN = Task(name="ask", kind="span", columns=("question", "context"), label="ans
         ({"text": [None], "answer_start": [0]}, "null instead of the text or the start of an answer"),
     ],
 )
-def test_answers_that_are_refused(tmp_path: Path, answers: object, message: str) -> None:
+def test_invalid_answers_are_rejected(tmp_path: Path, answers: object, message: str) -> None:
     good = {"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}
     rows = [good, good | {"answers": answers, "id": 1}]  # an id that is missing is not a repeated one
     text = "".join(json.dumps(row) + "\n" for row in [*rows, good])
-    error = bad(tmp_path, "train.jsonl", text, SPAN)
+    error = error_of(tmp_path, "train.jsonl", text, SPAN)
     assert message in error and "is also at" not in error
 
 
-def test_labels_by_name_or_id(tmp_path: Path) -> None:
+def test_labels_can_be_names_or_ids(tmp_path: Path) -> None:
     forms = [["yes", "no"], ["1", "0"], [1, 0], [1.0, 0.0]]
     (tmp_path / "own").mkdir()
     for labels in forms:
@@ -595,7 +599,7 @@ def test_labels_by_name_or_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "labels", [("2.0", "1.0", "0.0"), ("1.0", "1.5", "2.0"), ("1.0", "2.0", "3.0", "4.0")]
 )
-def test_labels_that_are_numbers_are_not_ids(labels: tuple[str, ...], tmp_path: Path) -> None:
+def test_numeric_label_names_are_not_ids(labels: tuple[str, ...], tmp_path: Path) -> None:
     task = Task(name="own", kind="classify", columns=("one",), labels=labels)
     (tmp_path / "own").mkdir()
     table = pa.table({"one": ["a", "b", "c"], "label": [float(label) for label in labels[:3]]})
@@ -603,7 +607,7 @@ def test_labels_that_are_numbers_are_not_ids(labels: tuple[str, ...], tmp_path: 
     assert load_rows(open_data(str(tmp_path)), task, "train").labels.tolist() == [0, 1, 2]
 
 
-def test_text_column_of_numbers(tmp_path: Path) -> None:
+def test_a_text_column_of_numbers_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     pq.write_table(pa.table({"one": [1], "two": ["d"], "label": [0]}), tmp_path / "own" / "train.parquet")
     with pytest.raises(UserError, match="column 'one' holds int64, not text") as error:
@@ -619,7 +623,7 @@ def test_a_larger_limit_keeps_the_rows_of_a_smaller_one(name: str) -> None:
     assert uids[0] < uids[1] < uids[2]
 
 
-def test_json_lines_may_lack_fields_and_have_further_ones(tmp_path: Path) -> None:
+def test_json_lines_may_have_missing_and_additional_fields(tmp_path: Path) -> None:
     lines = [
         {"id": 1, "one": "a", "two": "b", "label": 1},
         {"two": "d", "one": "c", "label": 0},
@@ -637,10 +641,10 @@ def test_json_lines_may_lack_fields_and_have_further_ones(tmp_path: Path) -> Non
     assert parts == [[{"id": None, **line} for line in lines[:2]], [{"id": None, **lines[2]}]]
 
 
-def test_json_lines_whose_fields_are_all_different_are_refused(tmp_path: Path) -> None:
+def test_json_lines_whose_fields_are_all_different_are_rejected(tmp_path: Path) -> None:
     lines = [{"one": "a", "two": "b", "label": 1, f"key {n}": n} for n in range(2000)]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    assert "train.jsonl:998: the field 'key 997' is one too many" in bad(tmp_path, "train.jsonl", text)
+    assert "train.jsonl:998: the field 'key 997' is one too many" in error_of(tmp_path, "train.jsonl", text)
 
 
 def test_a_row_with_too_few_values_names_the_columns() -> None:

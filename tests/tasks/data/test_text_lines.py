@@ -1,4 +1,4 @@
-"""CSV and TSV files as other programs write them: delimiters, encodings, gzip; and lines that do not fit."""
+"""CSV and TSV files as other programs write them: delimiters, encodings, gzip, and invalid lines."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ ROWS = [("id", "text", "note"), ("1", "Müller, naïve; fine|odd", "a\tb"), ("2"
 
 
 def quoted(mark: str) -> str:
-    """The rows as CSV in which everything is quoted."""
+    """Return the rows as CSV in which every cell is quoted."""
     return "".join(mark.join('"' + cell.replace('"', '""') + '"' for cell in row) + "\r\n" for row in ROWS)
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
-def test_delimiters_and_encodings_are_found(tmp_path: Path, mark: str, encoding: str) -> None:
+def test_delimiters_and_encodings_are_detected(tmp_path: Path, mark: str, encoding: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(quoted(mark).encode(encoding))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MtkdWarning)
         raw = read_file(path, ["text"])
     assert raw.table.to_pylist() == [dict(zip(ROWS[0], row, strict=True)) for row in ROWS[1:]]
     assert [location for location in map(raw.location, range(2))] == [f"{path}:2", f"{path}:3"]
-    messages = [str(warning.message) for warning in said]
+    messages = [str(warning.message) for warning in caught]
     assert len(messages) == (encoding == "cp1252")
     assert all("rows.csv is not UTF-8 (line 2): it is read as cp1252" in message for message in messages)
 
@@ -67,7 +67,7 @@ def test_the_delimiter_is_the_one_that_finds_the_columns(header: str, columns: l
     ],
 )
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
-def test_files_that_are_not_text_are_named_as_what_they_are(
+def test_the_error_for_a_binary_file_names_its_format(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -75,14 +75,14 @@ def test_files_that_are_not_text_are_named_as_what_they_are(
         read_file(tmp_path / name, ["text"])
 
 
-def test_json_over_several_lines_is_refused(tmp_path: Path) -> None:
+def test_json_spread_over_several_lines_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('[\n {\n  "text": "a"\n }\n]\n')
     bad = read_file(tmp_path / "rows.jsonl", ["text"]).bad_lines
     assert [line.line for line in bad] == [1, 2, 3, 4, 5]
     assert bad[0].message.startswith("not JSON: the line ends inside an object, a list or a text")
 
 
-def test_a_key_that_occurs_twice_in_a_json_line_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_occurs_twice_in_a_json_line_is_rejected(tmp_path: Path) -> None:
     lines = (
         '{"text": "a: b", "label": 1, "more": {"id": 1}, "id": 2}',
         '{"text": "a", "label": "x", "label": "y"}',
@@ -110,7 +110,7 @@ def test_a_ragged_row_is_named_by_its_line(tmp_path: Path) -> None:
     assert [(bad.line, bad.message) for bad in raw.bad_lines] == [(4, "3 fields, but the header has 2")]
 
 
-def test_gzipped_text_is_unpacked_and_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_gzipped_text_is_unpacked_and_damaged_files_are_rejected(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"text": "x"}\n' * 50)
     (tmp_path / "rows.jsonl.gz").write_bytes(packed)
     sizes = [raw.table.num_rows for raw in read_batches(tmp_path / "rows.jsonl.gz", ["text"], 20)]

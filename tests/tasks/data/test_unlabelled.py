@@ -1,4 +1,4 @@
-"""Unlabelled rows, against the same rows read at once by pyarrow."""
+"""Unlabelled rows, compared with the same rows read by pyarrow."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def appended(task: Task, unlabelled: Any, limit: int | None = None, train: Rows 
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_files_are_read_part_by_part(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_in_parts(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_readers, "BATCH", 8)
     monkeypatch.setattr(unlabelled, "_STEP", 3)
     path = write(tmp_path / f"more{suffix}", TEXTS)
@@ -85,7 +85,7 @@ def test_files_are_read_part_by_part(suffix: str, tmp_path: Path, monkeypatch: p
     assert digest_rows(copied) == digest_rows(rows), "the digest does not depend on how texts are kept"
 
 
-def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
+def test_unlabelled_rows_can_be_lists_patterns_or_files_of_a_split(tmp_path: Path) -> None:
     for number in range(2):
         part = {name: values[number * 10 : number * 10 + 10] for name, values in TEXTS.items()}
         write(tmp_path / "data" / "pair" / f"part-{number}.jsonl", part)
@@ -125,7 +125,7 @@ def test_lists_patterns_and_a_splits_own_files(tmp_path: Path) -> None:
         appended(PAIR, str(tmp_path / "data"))
 
 
-def test_a_task_file_names_them(tmp_path: Path) -> None:
+def test_a_task_file_can_name_unlabelled_rows(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", TRAIN)
     write(tmp_path / "more-1.csv", TEXTS)
     lines = [
@@ -161,7 +161,7 @@ def test_a_task_file_names_them(tmp_path: Path) -> None:
         UnlabelledRequest().open(open_data("pocket"), extended)
 
 
-def test_labels_bad_rows_and_missing_columns_are_refused(
+def test_labelled_rows_invalid_rows_and_missing_columns_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_readers, "BATCH", 2)
@@ -214,7 +214,7 @@ def test_groups_stay_together() -> None:
         assert all(part.groups.tolist().count(group) == size for group, size in sizes.items())
 
 
-def test_span_rows_and_rows_of_several_labels() -> None:
+def test_span_and_multilabel_tasks_can_have_unlabelled_rows() -> None:
     span = Task(name="s", kind="span", columns=("question", "context"), label="answers")
     answers = [{"text": ["b"], "answer_start": [2]}]
     columns = {"question": ["q"], "context": ["a b"], "answers": answers, "id": ["1"]}
@@ -251,7 +251,9 @@ def test_validation_rows_that_are_training_rows_are_counted() -> None:
     ]
 
 
-def test_mapped_columns_are_what_was_added(monkeypatch: pytest.MonkeyPatch, minilm: Tokeniser) -> None:
+def test_memory_mapped_columns_equal_the_added_rows(
+    monkeypatch: pytest.MonkeyPatch, minilm: Tokeniser
+) -> None:
     texts = MappedTexts()
     parts = [pa.array(["a", "", "ü"]), pa.array([], pa.string()), pa.array(["x", "bc", "d"]).slice(1, 1)]
     for part in (*parts, pa.array(["e"], pa.large_string())):

@@ -35,7 +35,7 @@ def value(metric: str, predictions, labels, groups=None, scores=None) -> float:
 
 
 def counts(predictions: list[int], labels: list[int]) -> np.ndarray:
-    """The confusion matrix, labels down, by counting."""
+    """Count the confusion matrix, with one row per label."""
     size = max(predictions + labels) + 1
     table = np.zeros((size, size))
     for predicted, label in zip(predictions, labels, strict=True):
@@ -50,7 +50,7 @@ def naive_f1(table: np.ndarray, which: int) -> float:
 
 
 def naive_matthews(table: np.ndarray) -> float:
-    """Gorodkin's R_K, which is Matthews' coefficient where there are two classes."""
+    """Gorodkin's R_K, which equals Matthews' coefficient for two classes."""
     n, true, predicted = table.sum(), table.sum(1), table.sum(0)
     below = (n**2 - predicted @ predicted) * (n**2 - true @ true)
     return (n * np.trace(table) - true @ predicted) / np.sqrt(below) if below else 0.0
@@ -67,7 +67,7 @@ def naive_ranks(values: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
-def test_class_metrics_equal_the_formulas(pairs):
+def test_classification_metrics_match_the_formulas(pairs):
     predictions, labels = [p for p, _ in pairs], [y for _, y in pairs]
     table = counts(predictions, labels)
     present = set(predictions) | set(labels)
@@ -80,7 +80,7 @@ def test_class_metrics_equal_the_formulas(pairs):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=40))
-def test_correlations_equal_the_formulas(pairs):
+def test_correlations_match_the_formulas(pairs):
     predictions, labels = np.array(pairs, dtype=float).T / 10
     if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         expected, expected_ranks = 0.0, 0.0
@@ -93,7 +93,7 @@ def test_correlations_equal_the_formulas(pairs):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans()), min_size=1, max_size=30))
-def test_rank_metrics_equal_a_loop_over_groups(rows):
+def test_ranking_metrics_match_a_loop_over_groups(rows):
     groups, scores, right = (np.array(column) for column in zip(*rows, strict=True))
     reciprocal, hits = [], []
     picked = np.ones(len(rows), dtype=int)
@@ -112,7 +112,7 @@ def test_rank_metrics_equal_a_loop_over_groups(rows):
     assert found == pytest.approx(np.mean(hits) if hits else 0.0, abs=EXACT)
 
 
-def test_hand_computed():
+def test_metrics_match_hand_computed_values():
     predictions, labels = [1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1]
     assert value("f1", predictions, labels) == pytest.approx(2 / 3, abs=EXACT)
     assert value("matthews", predictions, labels) == pytest.approx(1 / 3, abs=EXACT)
@@ -124,7 +124,7 @@ def test_hand_computed():
 @pytest.mark.parametrize(
     ("predictions", "labels"), [([1, 1, 1], [0, 1, 1]), ([0, 1, 0], [1, 1, 1]), ([1, 1], [1, 1]), ([1], [1])]
 )
-def test_constant_answers_score_zero_without_a_warning(metric, predictions, labels):
+def test_constant_predictions_score_zero_without_a_warning(metric, predictions, labels):
     assert value(metric, predictions, labels) == 0.0
 
 
@@ -137,13 +137,13 @@ def test_f1_is_zero_where_the_class_never_occurs():
     assert value("macro_f1", [0, 0], [1, 1]) == 0.0
 
 
-def test_primary_is_the_mean_of_the_metrics():
+def test_the_score_is_the_mean_of_the_metrics():
     found = score(TASKS["mrpc"], np.array([1, 1, 1, 0]), np.array([1.0, 0.0, 1.0, 0.0]))
     assert found.by_metric == pytest.approx({"f1": 0.8, "accuracy": 0.75})
     assert found.primary == pytest.approx(0.775)
 
 
-def test_unlabelled_and_empty_splits_are_refused():
+def test_unlabelled_and_empty_splits_are_rejected():
     labels = np.array([1.0, np.nan, np.nan])
     with pytest.raises(UserError, match=r"split 'test' of task 'rte' is not labelled \(2 of 3 rows\)"):
         score(TASKS["rte"], np.zeros(3), labels, split="test")
@@ -151,7 +151,7 @@ def test_unlabelled_and_empty_splits_are_refused():
         score(TASKS["rte"], np.zeros(0), np.zeros(0))
 
 
-def test_predictions_that_are_not_finite_are_refused():
+def test_predictions_that_are_not_finite_are_rejected():
     with pytest.raises(UserError, match="'stsb' are not all finite"):
         score(TASKS["stsb"], np.array([1.0, np.nan]), np.array([1.0, 2.0]))
 
@@ -164,7 +164,7 @@ def best_constant(task: Task, labels: np.ndarray, groups: np.ndarray | None = No
     return score(task, found.predictions, labels, groups, scores=found.scores).by_metric
 
 
-def test_the_best_constant_answer_of_each_kind():
+def test_the_best_constant_prediction_of_each_task_type():
     labels = np.array([1.0, 1.0, 1.0, 0.0])
     assert best_constant(TASKS["rte"], labels) == {"accuracy": 0.75}
     assert best_constant(TASKS["mrpc"], labels) == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
@@ -179,8 +179,8 @@ def test_the_best_constant_answer_of_each_kind():
 
 
 @pytest.mark.parametrize("positives", [1, 2, 3, 6, 9])
-def test_the_best_constant_answer_is_not_always_the_majority_class(positives: int):
-    """With F1, the positive class can score better than a more frequent one (here from 3 of 10 rows on)."""
+def test_the_best_constant_prediction_is_not_always_the_majority_class(positives: int):
+    """With F1, the positive class can score higher than a more frequent one (here from 3 of 10 rows on)."""
     labels = np.array([1.0] * positives + [0.0] * (10 - positives))
     always = {"f1": 2 * positives / (10 + positives), "accuracy": positives / 10}
     never = {"f1": 0.0, "accuracy": 1 - positives / 10}
@@ -189,7 +189,7 @@ def test_the_best_constant_answer_is_not_always_the_majority_class(positives: in
     assert (expected == always) == (positives >= 3)
 
 
-def test_metrics_must_exist_and_suit_the_task():
+def test_unknown_and_unsuitable_metrics_are_errors():
     for kind in task_type_names():
         for name in task_type(kind).metrics:
             check_metrics(task_of(kind, name))

@@ -1,4 +1,4 @@
-"""Predictions on disk: what `RowPredictions.read` and `check` refuse in a file that somebody else changed."""
+"""Predictions on disk: `RowPredictions.read` and `check` reject files that were changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def damaged(name: str, path: Path, **columns: list[Any] | pa.Array | None) -> No
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
+def test_predictions_are_unchanged_after_writing_and_reading(name: str, tmp_path: Path) -> None:
     damaged(name, tmp_path / "p.parquet")
     found, (task, rows) = RowPredictions.read(tmp_path / "p.parquet"), GOOD[name]
     found.check(task, tmp_path / "p.parquet")
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "columns", "complaint"),
+    ("name", "columns", "message"),
     [
         ("rte", {"label": ["x", "y"]}, "the column 'label' holds string, not numbers"),
         ("rte", {"label": [{"a": 1}] * 2}, "the column 'label' holds struct<a: int64>, not numbers"),
@@ -83,15 +83,17 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
         ("squad", {"metric.f1": None}, "it has no column 'metric.f1' of numbers"),
     ],
 )
-def test_other_values_are_refused(name: str, columns: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_invalid_values_are_rejected(
+    name: str, columns: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "p.parquet"
     damaged(name, path, **columns)
     with pytest.raises(UserError, match=r"the predictions in .* cannot be read") as caught:
         RowPredictions.read(path).check(GOOD[name][0], path)
-    assert complaint in caught.value.problem
+    assert message in caught.value.problem
 
 
-def test_a_file_without_rows_and_one_that_is_no_parquet_are_refused(tmp_path: Path) -> None:
+def test_empty_files_and_files_that_are_not_parquet_are_rejected(tmp_path: Path) -> None:
     damaged("rte", path := tmp_path / "p.parquet")
     pq.write_table(pq.read_table(path).slice(0, 0), path)
     with pytest.raises(UserError, match="it has no rows"):

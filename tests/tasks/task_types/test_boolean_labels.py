@@ -1,4 +1,4 @@
-"""Columns of true and false as labels of classes."""
+"""Boolean columns as classification labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(directory: Path, labels: tuple[str, ...]) -> list[float]:
     return load_rows(open_data(directory), task, "train").labels.tolist()
 
 
-def test_they_are_the_labels_of_these_names_or_numbers(tmp_path: Path) -> None:
+def test_booleans_match_labels_named_true_and_false_or_0_and_1(tmp_path: Path) -> None:
     assert read(tmp_path, ("0", "1")) == [1, 0, 1]
     assert read(tmp_path, ("False", "True")) == [1, 0, 1]
     assert read(tmp_path, ("true", "false")) == [0, 1, 0]
@@ -31,7 +31,7 @@ def test_they_are_the_labels_of_these_names_or_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "labels", [("refuted", "unclear", "supported"), ("no", "yes"), ("true", "false", "?")]
 )
-def test_they_are_no_ids_of_other_labels(labels: tuple[str, ...], tmp_path: Path) -> None:
+def test_booleans_are_not_ids_of_other_labels(labels: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="column 'label' holds bool") as refused:
         read(tmp_path, labels)
     assert refused.value.expected is not None and f"'{labels[0]}' (0)" in refused.value.expected

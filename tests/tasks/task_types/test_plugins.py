@@ -65,7 +65,7 @@ def _forget() -> None:
         cached.cache_clear()
 
 
-def test_a_type_of_another_package_is_like_a_built_in_one(installed: Path) -> None:
+def test_a_plugin_task_type_works_like_a_built_in_one(installed: Path) -> None:
     [task] = resolve(str(installed))
     assert "count" in task_types.task_type_names()
     assert task.metrics == ("spearman",)
@@ -78,7 +78,9 @@ def test_a_type_of_another_package_is_like_a_built_in_one(installed: Path) -> No
     assert task.type.decode(task, np.array([[1.4], [20.0]])).tolist() == [1.0, 9.0]
 
 
-def test_without_the_package_the_kind_is_unknown(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_task_type_is_unknown_without_its_package(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     _forget()
     with pytest.raises(UserError, match=r"unknown task type in .*'count'"):

@@ -29,7 +29,7 @@ def probabilities(task, logits, groups=None):
     return task.type.probabilities(task, logits, groups)
 
 
-def test_classify_loss_by_hand():
+def test_the_classification_loss_matches_hand_computed_values():
     logits = torch.tensor([[2.0, 0.0], [0.5, 0.5], [1.0, -3.0]], requires_grad=True)
     found = hard_loss(TASKS["rte"], logits, torch.tensor([0.0, 1.0, NAN]))
     assert found.total.item() == pytest.approx(math.log(1 + math.exp(-2)) + math.log(2), abs=1e-6)
@@ -39,7 +39,7 @@ def test_classify_loss_by_hand():
     assert logits.grad[2].tolist() == [0.0, 0.0]
 
 
-def test_regress_loss_by_hand():
+def test_the_regression_loss_matches_hand_computed_values():
     logits = torch.tensor([[1.0], [4.0], [9.0]], requires_grad=True)
     found = hard_loss(TASKS["stsb"], logits, torch.tensor([3.0, 3.5, NAN]))
     assert (found.total.item(), found.count.item()) == (4.25, 2)
@@ -64,7 +64,7 @@ ROW = st.tuples(st.integers(-3, 2), st.floats(-6, 6), st.sampled_from([0.0, 1.0,
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=16), st.sampled_from([RANK, PICK_1]))
-def test_rank_loss_equals_a_loop_over_groups(rows, task):
+def test_the_ranking_loss_matches_a_loop_over_groups(rows, task):
     groups, scores, labels = zip(*rows, strict=True)
     logits = torch.tensor(scores)[:, None].requires_grad_()
     found = hard_loss(task, logits, torch.tensor(labels), torch.tensor(groups))
@@ -76,7 +76,7 @@ def test_rank_loss_equals_a_loop_over_groups(rows, task):
     assert logits.grad[torch.tensor(labels).isnan()].abs().sum() == 0
 
 
-def test_rank_loss_of_a_right_candidate_far_below_the_others():
+def test_the_ranking_loss_is_finite_for_a_right_candidate_far_below_the_others():
     logits = torch.tensor([[500.0], [-500.0]], requires_grad=True)
     found = hard_loss(RANK, logits, torch.tensor([1.0, 0.0]), torch.tensor([0, 0]))
     assert found.total.item() == 1000.0
@@ -85,7 +85,7 @@ def test_rank_loss_of_a_right_candidate_far_below_the_others():
 
 
 @pytest.mark.parametrize("task", [TASKS["mnli"], TASKS["stsb"], RANK])
-def test_nothing_labelled_is_zero_with_a_gradient(task):
+def test_the_loss_of_unlabelled_rows_is_zero_with_a_gradient(task):
     logits = torch.randn(4, task.type.n_outputs(task), requires_grad=True)
     found = hard_loss(task, logits, torch.full((4,), NAN), torch.tensor([0, 0, 1, 1]))
     assert (found.total.item(), found.count.item()) == (0.0, 0)
@@ -102,7 +102,7 @@ def test_half_precision_logits_give_the_float32_loss(task):
     assert torch.equal(found, hard_loss(task, logits.float(), labels, groups).total)
 
 
-def test_loss_sums_add_up_over_parts_of_a_batch():
+def test_losses_of_parts_of_a_batch_add_up():
     logits, labels = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
     total_loss = hard_loss(TASKS["mnli"], logits, labels.float())
     parts = [hard_loss(TASKS["mnli"], logits[i : i + 2], labels[i : i + 2].float()) for i in range(0, 8, 2)]
@@ -110,7 +110,7 @@ def test_loss_sums_add_up_over_parts_of_a_batch():
     assert sum(part.count.item() for part in parts) == total_loss.count.item() == 8
 
 
-def test_decode_of_each_kind():
+def test_logits_are_decoded_for_each_task_type():
     logits = np.array([[0.1, 2.0, 1.0], [3.0, 0.0, 0.0]], dtype=np.float32)
     assert decode(TASKS["mnli"], logits).tolist() == [1, 0]
     assert decode(TASKS["stsb"], np.array([[-1.0], [2.5], [7.0]])).tolist() == [0.0, 2.5, 5.0]
@@ -148,7 +148,7 @@ def test_missing_groups_are_user_errors():
         decode(RANK, np.zeros((2, 1)))
 
 
-def test_heads_compute_the_formula():
+def test_heads_match_their_formula():
     torch.manual_seed(0)
     vector = torch.randn(4, 12)
     head = Head(12, 3, hidden=8).eval()
@@ -161,7 +161,7 @@ def test_heads_compute_the_formula():
     assert [tuple(value.shape) for value in teacher.parameters()] == [(3, 12), (3,)]
 
 
-def test_head_drops_only_while_training():
+def test_head_dropout_is_only_active_in_training():
     head, ones = Head(200, 1, hidden=0, dropout=0.5), torch.ones(2, 200)
     torch.nn.init.ones_(head.output.weight)
     assert torch.equal(head.eval()(ones)[0], head.eval()(ones)[1])

@@ -1,4 +1,4 @@
-"""Batches equal what transformers makes of the same texts, and a naive loop over rows."""
+"""Batches match transformers and a naive loop over rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", ",", "unbelievably", "Reykjavík
 
 
 def make_rows(n_texts: int, n: int = 40, seed: int = 0) -> Rows:
-    """Random texts of 0 to 24 words, the two texts of the last rows equal; every fifth row has no label."""
+    """Random texts of 0 to 24 words; the last rows have equal texts, and every fifth row is unlabelled."""
     random = np.random.default_rng(seed)
     first, second = (
         [" ".join(random.choice(WORDS, size)) for size in random.integers(0, 25, n)] for _ in range(2)
@@ -33,7 +33,7 @@ def make_rows(n_texts: int, n: int = 40, seed: int = 0) -> Rows:
 
 @pytest.mark.parametrize("which", ["minilm", "roberta"])
 @pytest.mark.parametrize("n_texts", [1, 2])
-def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pytest.FixtureRequest) -> None:
+def test_pair_inputs_match_transformers(which: str, n_texts: int, request: pytest.FixtureRequest) -> None:
     tokeniser: Tokeniser = request.getfixturevalue(which)
     rows = make_rows(n_texts)
     encoded = Encoded.encode(rows, tokeniser)
@@ -60,10 +60,10 @@ def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pyt
 @pytest.mark.parametrize("input_format", ["joined", "side-by-side"])
 @pytest.mark.parametrize("which", ["minilm", "roberta"])
 @pytest.mark.parametrize("n_texts", [1, 2])
-def test_the_ends_of_texts_are_separators(
+def test_ends_of_texts_are_separator_tokens(
     which: str, n_texts: int, input_format: InputFormat, request: pytest.FixtureRequest
 ) -> None:
-    """No [CLS] is an end, and `Layout.n_ends` counts what is marked."""
+    """No [CLS] is marked as an end, and `Layout.n_ends` counts the marked tokens."""
     tokeniser: Tokeniser = request.getfixturevalue(which)
     encoded, reader = Encoded.encode(make_rows(n_texts), tokeniser), Reader(tokeniser, input_format, 25)
     tokens = Collator(reader)(encoded, np.arange(len(encoded))).inputs.joined
@@ -106,7 +106,9 @@ def test_an_empty_text_is_one_unknown_token(minilm: Tokeniser) -> None:
     ("input_format", "truncated"),
     [("joined", [False, False, True, True]), ("separate", [False, False, False, True])],
 )
-def test_rows_that_are_truncated(minilm: Tokeniser, input_format: InputFormat, truncated: list[bool]) -> None:
+def test_truncated_rows_are_counted(
+    minilm: Tokeniser, input_format: InputFormat, truncated: list[bool]
+) -> None:
     words = [(0, 0), (2, 3), (4, 2), (0, 9)]
     texts = tuple(minilm.token_ids(pa.array(["cat " * row[i] for row in words])) for i in (0, 1))
     assert Reader(minilm, input_format, 8).is_truncated(texts).tolist() == truncated
@@ -126,7 +128,7 @@ def test_a_fixed_length_only_adds_padding(minilm: Tokeniser, input_format: Input
         assert bool((far.ids[:, width:] == minilm.pad_id).all())
 
 
-def test_labels_groups_and_rows_of_a_batch(minilm: Tokeniser) -> None:
+def test_a_batch_has_labels_groups_and_row_indices(minilm: Tokeniser) -> None:
     rows = make_rows(1)
     encoded = Encoded.encode(rows, minilm)
     indices = np.array([5, 6, 2])
@@ -153,7 +155,7 @@ def test_a_teacher_with_the_same_input_encoding_shares_the_inputs(minilm: Tokeni
     assert torch.equal(other.teacher.joined.ids, batch.inputs.joined.ids)
 
 
-def test_a_batch_goes_to_a_gpu_from_page_locked_memory(
+def test_a_batch_is_pinned_before_it_is_copied_to_a_gpu(
     minilm: Tokeniser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned: list[torch.Tensor] = []
@@ -184,7 +186,7 @@ def test_a_batch_goes_to_a_gpu_from_page_locked_memory(
     assert batch.to("cpu") is batch and len(copied) == 2 * n_tensors
 
 
-def test_a_teacher_with_its_own_pieces(minilm: Tokeniser, roberta: Tokeniser) -> None:
+def test_a_teacher_with_another_tokeniser_gets_its_own_inputs(minilm: Tokeniser, roberta: Tokeniser) -> None:
     rows = make_rows(2)
     student, teacher = Reader(minilm, "separate", 32), Reader(roberta, "joined", 64)
     student_rows, teacher_rows = (Encoded.encode(rows, tokeniser) for tokeniser in (minilm, roberta))
@@ -196,7 +198,7 @@ def test_a_teacher_with_its_own_pieces(minilm: Tokeniser, roberta: Tokeniser) ->
         Collator(student, teacher)(student_rows, np.arange(5))
 
 
-def test_lengths_that_cannot_work_are_refused(minilm: Tokeniser) -> None:
+def test_impossible_lengths_are_rejected(minilm: Tokeniser) -> None:
     with pytest.raises(UserError, match="max_length 4 is too short"):
         Reader(minilm, "joined", 4)
     with pytest.raises(UserError, match="max_length 0 is too short"):

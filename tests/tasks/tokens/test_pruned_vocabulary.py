@@ -1,4 +1,4 @@
-"""Pruned vocabularies: nothing becomes unknown, kept text is split as before, sizes, and what is refused."""
+"""Pruned vocabularies: no unknown words, unchanged tokens of kept text, sizes, invalid tokenisers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_no_word_becomes_unknown(minilm: Tokeniser, text: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(words=st.lists(st.sampled_from(WORDS), max_size=8))
-def test_text_of_kept_tokens_is_split_as_before(minilm: Tokeniser, words: list[str]) -> None:
+def test_text_of_kept_tokens_is_tokenised_as_before(minilm: Tokeniser, words: list[str]) -> None:
     text = " ".join(words)
     assert pieces(pruned(minilm), text) == pieces(minilm, text) == words
 
 
-def test_which_tokens_are_kept_and_what_surrounds_texts(minilm: Tokeniser) -> None:
+def test_kept_tokens_and_special_tokens(minilm: Tokeniser) -> None:
     small, kept = prune_vocabulary(minilm, [TEXTS], 60_000)
     vocabulary = minilm.hf.get_vocab()
     single = {token for token in vocabulary if len(token.removeprefix("##")) == 1}
@@ -72,7 +72,9 @@ def test_the_most_frequent_tokens_are_kept(minilm: Tokeniser) -> None:
         prune_vocabulary(minilm, [TEXTS], least - 1)
 
 
-def test_what_cannot_be_pruned_is_refused(minilm: Tokeniser, roberta: Tokeniser, tmp_path: Path) -> None:
+def test_tokenisers_that_cannot_be_pruned_are_rejected(
+    minilm: Tokeniser, roberta: Tokeniser, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=r"type BPE cannot be pruned(.|\n)*WordPiece"):
         prune_vocabulary(roberta, [TEXTS], 60_000)
     minilm.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Windows over contexts, places of answers, n-best decoding, and SQuAD's scores."""
+"""Windows over contexts, offsets of answers, n-best decoding, and the scores of SQuAD."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SQUAD = TASKS["squad"]
 
 
 def examples(*rows: tuple[str, str, str | None, int]) -> Rows:
-    """Rows of (question, context, answer, start); an answer of None is unlabelled, "" is none."""
+    """Rows of (question, context, answer, start); None means unlabelled, and "" means no answer."""
     answers = pa.array(
         [
             None if a is None else {"text": [a] if a else [], "answer_start": [s] if a else []}
@@ -63,7 +63,7 @@ CONTEXTS = st.lists(WORDS, min_size=1, max_size=60).map(" ".join).filter(str.str
 @pytest.mark.parametrize("which", ["minilm", "roberta"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(context=CONTEXTS, question=WORDS, data=st.data())
-def test_windows_cover_the_context_and_places_are_exact_on_any_text(
+def test_windows_cover_the_context_and_offsets_are_exact_on_any_text(
     request: pytest.FixtureRequest, which: str, context: str, question: str, data: st.DataObject
 ) -> None:
     tokeniser: Tokeniser = request.getfixturevalue(which)
@@ -94,7 +94,7 @@ def test_windows_cover_the_context_and_places_are_exact_on_any_text(
         a, b = int(first) - before, int(last) - before
         begin, stop = int(starts.row(window)[a]), int(ends.row(window)[b])
         local = start - int(windows.begin[window])
-        # The tokens hold the answer, and without either of the outer ones they would not.
+        # The tokens contain the answer, and would not without the first or the last one.
         answer_text = texts[window][local : local + len(answer)]
         assert answer_text == answer
         assert begin < local + len(answer) and stop > local
@@ -103,7 +103,7 @@ def test_windows_cover_the_context_and_places_are_exact_on_any_text(
         )
 
 
-def test_a_long_context_is_cut_at_spaces_and_every_word_is_read(minilm: Tokeniser) -> None:
+def test_a_long_context_is_split_at_spaces_and_every_word_is_covered(minilm: Tokeniser) -> None:
     context = " ".join(f"word{n}" for n in range(300))
     answer, start = "word250 word251", context.index("word250")
     rows = cut_windows(examples(("which?", context, answer, start)), minilm, 64, 16)
@@ -117,7 +117,7 @@ def test_a_long_context_is_cut_at_spaces_and_every_word_is_read(minilm: Tokenise
     assert min(shared) >= 2
 
 
-def test_an_answer_that_no_window_holds_does_not_train(minilm: Tokeniser) -> None:
+def test_an_answer_outside_every_window_is_not_trained_on(minilm: Tokeniser) -> None:
     context = " ".join(["alpha"] * 100)
     rows = cut_windows(examples(("q", context, context[:400], 0), ("q", "beta", "beta", 0)), minilm, 32, 8)
     windows = rows.windows
@@ -126,7 +126,7 @@ def test_an_answer_that_no_window_holds_does_not_train(minilm: Tokeniser) -> Non
     assert np.isnan(Encoded.encode(rows, minilm).labels[:-1]).all()
 
 
-def test_no_answer_points_at_the_first_token_and_unlabelled_at_nothing(minilm: Tokeniser) -> None:
+def test_no_answer_is_the_first_token_and_unlabelled_rows_have_no_target(minilm: Tokeniser) -> None:
     rows = cut_windows(examples(("q", "some text", "", -1), ("q", "some text", None, -1)), minilm, 32, 8)
     labels = Encoded.encode(rows, minilm).labels
     assert labels[0].tolist() == [0, 0] and np.isnan(labels[1]).all()
@@ -139,7 +139,7 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
     assert not np.isnan(encoded.labels).any()
 
 
-def test_bilstm_readers_are_refused(minilm: Tokeniser) -> None:
+def test_encoders_that_read_texts_separately_are_rejected(minilm: Tokeniser) -> None:
     with pytest.raises(UserError, match="question and the context separately"):
         Reader(minilm, "separate", 32).rows(examples(("q", "c", "c", 0)))
 
@@ -154,7 +154,7 @@ def naive_best(first: np.ndarray, last: np.ndarray, inside: np.ndarray) -> list[
     return sorted(spans, reverse=True)
 
 
-def test_decoding_finds_what_a_naive_search_finds(minilm: Tokeniser) -> None:
+def test_decoding_matches_a_naive_search(minilm: Tokeniser) -> None:
     context = "The castle on the hill was painted bright red in 1850 by two brothers from Leeds . " * 3
     reader = Reader(minilm, "joined", 40, 10)
     rows = reader.rows(examples(("who did it?", context, None, -1), ("when?", "In 1850.", None, -1)))
@@ -208,12 +208,12 @@ def test_decoding_finds_what_a_naive_search_finds(minilm: Tokeniser) -> None:
         ("“quoted”", ["quoted"], 0, 0),
     ],
 )
-def test_scoring_on_hard_cases(answer: str, golds: list[str], exact: float, f1: float) -> None:
+def test_scores_of_difficult_answers(answer: str, golds: list[str], exact: float, f1: float) -> None:
     assert exact_match(answer, golds) == exact
     assert token_f1(answer, golds) == pytest.approx(f1)
 
 
-def test_golds_that_are_only_articles_count_as_none() -> None:
+def test_gold_answers_of_only_articles_count_as_no_answer() -> None:
     answers = pa.array(
         [
             {"text": ["the", "."], "answer_start": [0, 4]},
@@ -226,7 +226,7 @@ def test_golds_that_are_only_articles_count_as_none() -> None:
     assert normalise_answer("A  Cat's (the) tail") == "cats tail"
 
 
-def test_has_answer_and_no_answer_are_scored_apart() -> None:
+def test_answerable_and_unanswerable_questions_are_scored_separately() -> None:
     scores = score_texts(["red", "", "blue", ""], [["red"], ["red"], [""], [""]], 0.5)
     assert (scores.exact_match, scores.f1) == (0.5, 0.5)
     assert scores.by_kind == {
@@ -239,7 +239,7 @@ def test_has_answer_and_no_answer_are_scored_apart() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))
-def test_the_threshold_is_the_best_there_is(cases: list[tuple[int, int, bool]]) -> None:
+def test_the_tuned_threshold_is_optimal(cases: list[tuple[int, int, bool]]) -> None:
     lead = np.array([float(a) for a, _, _ in cases])
     nulls = np.array([2.0 * none for _, _, none in cases])
     spans = np.array([0.0 if none else float(score) for _, score, none in cases])
@@ -260,7 +260,7 @@ def test_pocket_contexts_load_with_their_answers(minilm: Tokeniser) -> None:
 
 
 @pytest.mark.skipif(not (SHARED / "squad").is_dir(), reason="no ../shared/data")
-def test_real_answers_come_back_from_their_tokens(minilm: Tokeniser) -> None:
+def test_real_answers_are_recovered_from_their_tokens(minilm: Tokeniser) -> None:
     rows = load_rows(open_data(str(SHARED)), SQUAD, "train", limit=400)
     reader = Reader(minilm, "joined", 128, 32)
     cut = reader.rows(rows)

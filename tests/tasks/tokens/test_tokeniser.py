@@ -1,4 +1,4 @@
-"""Tokenising word by word gives the ids of the plain route; word-level vocabularies; layouts; errors."""
+"""Tokenising word by word gives the same ids as whole texts; word-level vocabularies; layouts; errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from(AWKWARD), st.text(max_size=8)), max_s
 
 
 def plain(tokeniser: Tokeniser, texts: list[str]) -> list[list[int]]:
-    """The ids as transformers gives them."""
+    """Return the ids from transformers."""
     return [tokeniser.hf(text, add_special_tokens=False)["input_ids"] for text in texts]
 
 
@@ -40,7 +40,7 @@ def rows(ragged: RaggedArray) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def wordy() -> Tokeniser:
+def word_level() -> Tokeniser:
     return Tokeniser.word_level([pa.array([*AWKWARD, "the playing of a naive play , don ' t"])], 60)
 
 
@@ -80,7 +80,7 @@ def cased() -> Tokeniser:
     return Tokeniser(PreTrainedTokenizerFast(tokenizer_object=backend, **specials))
 
 
-def test_ragged_takes_and_joins_rows() -> None:
+def test_ragged_arrays_can_be_indexed_and_concatenated() -> None:
     lists = [[1, 2], [], [3], [4, 5, 6]]
     ragged = RaggedArray.from_lists(lists)
     assert rows(ragged) == lists and ragged.lengths.tolist() == [2, 0, 1, 3]
@@ -93,21 +93,23 @@ def test_ragged_takes_and_joins_rows() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_separately_tokenised_words_give_the_ids_of_the_text(
-    minilm: Tokeniser, wordy: Tokeniser, cased: Tokeniser, texts: list[str]
+    minilm: Tokeniser, word_level: Tokeniser, cased: Tokeniser, texts: list[str]
 ) -> None:
-    for tokeniser in (minilm, wordy, cased):
+    for tokeniser in (minilm, word_level, cased):
         assert tokeniser.word_local
         assert rows(tokeniser.token_ids(pa.array(texts, pa.string()))) == plain(tokeniser, texts)
 
 
-def test_awkward_texts_alone_and_in_a_slice(minilm: Tokeniser) -> None:
+def test_unusual_texts_are_tokenised_correctly_alone_and_in_a_slice(minilm: Tokeniser) -> None:
     texts = pa.array(AWKWARD)
     assert rows(minilm.token_ids(texts)) == plain(minilm, AWKWARD)
     assert rows(minilm.token_ids(texts[3:9])) == plain(minilm, AWKWARD[3:9])
 
 
 @pytest.mark.parametrize("task, column", [("rte", "sentence1"), ("stsb", "sentence2"), ("cola", "sentence")])
-def test_real_texts_and_their_masked_copies(minilm: Tokeniser, task: str, column: str) -> None:
+def test_real_texts_and_their_masked_copies_are_tokenised_correctly(
+    minilm: Tokeniser, task: str, column: str
+) -> None:
     path = SHARED / "glue" / task / "train.parquet"
     if not path.exists():
         pytest.skip(f"{path} is not there; set MTKD_SHARED_DATA")
@@ -117,7 +119,7 @@ def test_real_texts_and_their_masked_copies(minilm: Tokeniser, task: str, column
     assert rows(minilm.token_ids(pa.array(texts + masked))) == plain(minilm, texts + masked)
 
 
-def test_chunks_and_a_full_word_memory_change_nothing(
+def test_chunks_and_a_full_word_cache_change_nothing(
     minilm: Tokeniser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"word{i} and {i % 7} more naïve" for i in range(100)]
@@ -127,7 +129,9 @@ def test_chunks_and_a_full_word_memory_change_nothing(
     assert len(minilm._word_index) <= 40
 
 
-def test_an_added_token_that_spans_a_space_takes_the_plain_route(minilm: Tokeniser) -> None:
+def test_a_tokeniser_with_an_added_token_containing_a_space_is_not_applied_word_by_word(
+    minilm: Tokeniser,
+) -> None:
     from transformers import AddedToken, PreTrainedTokenizerFast
 
     for token in (AddedToken("New York", normalized=False), AddedToken("中", normalized=True)):
@@ -140,20 +144,20 @@ def test_an_added_token_that_spans_a_space_takes_the_plain_route(minilm: Tokenis
         assert rows(tokeniser.token_ids(pa.array(texts))) == plain(tokeniser, texts)
 
 
-def test_byte_level_pieces_are_those_of_transformers(roberta: Tokeniser) -> None:
+def test_byte_level_tokens_match_transformers(roberta: Tokeniser) -> None:
     texts = ["the cat <mask> on", " the  cat", "", "naïve 中文"]
     assert not roberta.word_local
     assert rows(roberta.token_ids(pa.array(texts))) == plain(roberta, texts)
 
 
-def test_a_sequence_beyond_the_maximum_length_makes_no_noise(
+def test_a_sequence_beyond_the_maximum_length_prints_nothing(
     minilm: Tokeniser, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert minilm.token_ids(pa.array(["a " * 600])).lengths.tolist() == [600]
     assert capfd.readouterr() == ("", "")
 
 
-def test_layout_is_what_the_model_expects(minilm: Tokeniser, roberta: Tokeniser) -> None:
+def test_the_layout_has_the_special_tokens_of_the_model(minilm: Tokeniser, roberta: Tokeniser) -> None:
     pair = minilm.layout(2)
     assert pair.specials == ((101,), (102,), (102,))
     assert pair.special_type_ids == ((0,), (0,), (1,)) and pair.text_type_ids == (0, 1)
@@ -175,7 +179,7 @@ def test_word_level_keeps_the_most_frequent_words() -> None:
     assert Tokeniser.word_level(parts[::-1], 9).digest == tokeniser.digest
 
 
-def test_ids_that_no_token_has_count(tmp_path: Path) -> None:
+def test_unused_ids_count_in_the_size_of_the_vocabulary(tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "cat", "dog"]  # 5 is left out
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
@@ -183,12 +187,14 @@ def test_ids_that_no_token_has_count(tmp_path: Path) -> None:
     assert tokeniser.vocab_size == 8 and rows(tokeniser.token_ids(pa.array(["dog"]))) == [[7]]
 
 
-@pytest.mark.parametrize("which", ["minilm", "roberta", "wordy", "pruned"])
+@pytest.mark.parametrize("which", ["minilm", "roberta", "word_level", "pruned"])
 def test_saving_and_loading_preserves_the_tokeniser(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     tokeniser: Tokeniser = request.getfixturevalue(which)
-    tokeniser.hf(["a", "b"], padding="max_length", truncation=True, max_length=5)  # leaves its mark on hf
+    tokeniser.hf(
+        ["a", "b"], padding="max_length", truncation=True, max_length=5
+    )  # changes the state of the tokeniser
     tokeniser.save(tmp_path)
     again = Tokeniser.load(str(tmp_path))
     assert again.digest == tokeniser.digest
@@ -198,13 +204,17 @@ def test_saving_and_loading_preserves_the_tokeniser(
     assert rows(again.token_ids(texts)) == rows(tokeniser.token_ids(texts))
 
 
-def test_the_digest_knows_ids_but_not_the_state_of_truncation(minilm: Tokeniser, wordy: Tokeniser) -> None:
+def test_the_digest_depends_on_ids_but_not_on_truncation_settings(
+    minilm: Tokeniser, word_level: Tokeniser
+) -> None:
     before = minilm.digest
     minilm.hf(["a b c"], truncation=True, max_length=3, padding="max_length")
-    assert Tokeniser(minilm.hf).digest == before != wordy.digest
+    assert Tokeniser(minilm.hf).digest == before != word_level.digest
 
 
-def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokeniser_that_cannot_be_loaded_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
     from transformers import CanineTokenizer
 
@@ -221,7 +231,7 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path, monkeypatch: p
         Tokeniser.load(str(tmp_path / "slow"))
 
 
-def test_a_tokeniser_without_a_mask_token_is_refused(roberta: Tokeniser) -> None:
+def test_a_tokeniser_without_a_mask_token_is_rejected(roberta: Tokeniser) -> None:
     from transformers import PreTrainedTokenizerFast
 
     hf = PreTrainedTokenizerFast(
@@ -235,7 +245,7 @@ def test_a_tokeniser_without_a_mask_token_is_refused(roberta: Tokeniser) -> None
 
 
 @pytest.mark.parametrize("vocabulary", ["[PAD]\n[MASK]\na\nb\n", "a\nb\nc\n", "\x00" * 9])
-def test_a_vocabulary_without_a_token_for_unknown_words_is_refused(vocabulary: str, tmp_path: Path) -> None:
+def test_a_vocabulary_without_a_token_for_unknown_words_is_rejected(vocabulary: str, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text(vocabulary)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')

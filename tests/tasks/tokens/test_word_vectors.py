@@ -19,7 +19,9 @@ VECTORS = {"the": [0.5, -1, 0.2], "naïve": [1, 2, 3], ". . .": [4, 5, 6], "\u20
 @pytest.mark.parametrize("header", ["", "5 3\n"])
 @pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_words_and_values(tmp_path: Path, header: str, end: str, pack: Callable[[bytes], bytes]) -> None:
+def test_words_and_vectors_are_read(
+    tmp_path: Path, header: str, end: str, pack: Callable[[bytes], bytes]
+) -> None:
     text = (header + GLOVE).replace("\n", end)
     (tmp_path / "v.txt").write_bytes(pack(text.encode()))
     words, matrix = read_word_vectors(tmp_path / "v.txt")

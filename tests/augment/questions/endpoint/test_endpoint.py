@@ -1,4 +1,4 @@
-"""Questions of a language model behind an endpoint, against a local server that answers as real ones do."""
+"""Questions from a language model behind an endpoint, tested with a local server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_endpoint import FakeEndpoint, Reply, said, serve
+from fake_endpoint import FakeEndpoint, Reply, chat_completion, serve
 
 import mtkd
 from augment.questions.endpoint import client as client_module
@@ -39,7 +39,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEndpoint]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr(client_module, "BACKOFF", 0.01)
     with serve() as running:
-        running.reply = lambda prompt: said(f"Which town is {town_in(prompt)} near?")
+        running.reply = lambda prompt: chat_completion(f"Which town is {town_in(prompt)} near?")
         yield running
 
 
@@ -72,7 +72,9 @@ def files_in(out: Path) -> dict[str, bytes]:
 # Corpora
 
 
-def test_a_corpus(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_questions_from_an_endpoint_become_a_corpus(
+    endpoint: FakeEndpoint, text: Path, tmp_path: Path
+) -> None:
     written = generate(endpoint, text, tmp_path / "c", shard_rows=5)
     rows = rows_of(tmp_path / "c")
     assert [row["text"] for row in rows] == [f"Which town is {town} near?" for town in TOWNS]
@@ -107,7 +109,7 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
     generate(endpoint, text, tmp_path / "one", concurrency=1, **options)
     most, now, lock, together = 0, 0, threading.Lock(), threading.Barrier(4)
 
-    def late(prompt: str) -> Reply:
+    def answer_first_prompt_late(prompt: str) -> Reply:
         nonlocal most, now
         with lock:
             now += 1
@@ -117,15 +119,15 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
         time.sleep(0.02 if town_in(prompt) < "K" else 0)
         with lock:
             now -= 1
-        return said(f"Which town is {town_in(prompt)} near?")
+        return chat_completion(f"Which town is {town_in(prompt)} near?")
 
-    endpoint.reply = late
+    endpoint.reply = answer_first_prompt_late
     generate(endpoint, text, tmp_path / "many", concurrency=4, **options)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "many")
     assert most == 4
 
 
-def test_damaged_answers_are_asked_for_again(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_damaged_answers_are_requested_again(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     generate(endpoint, text, tmp_path / "whole", command="same", shard_rows=5)
     answer, out = endpoint.reply, tmp_path / "out"
     endpoint.reply = lambda prompt: Reply(401, "gone") if "Bern" in prompt else answer(prompt)
@@ -144,7 +146,7 @@ def test_damaged_answers_are_asked_for_again(endpoint: FakeEndpoint, text: Path,
     assert files_in(out) == files_in(tmp_path / "whole")
 
 
-def test_an_interrupted_corpus_asks_only_for_what_is_missing(
+def test_a_resumed_corpus_requests_only_missing_answers(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:
     generate(endpoint, text, tmp_path / "whole", command="same", shard_rows=5)
@@ -153,7 +155,7 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
 
     def failing(prompt: str) -> Reply:
         if len(answered) == 7:
-            shutil.copytree(out, killed, dirs_exist_ok=True)  # what a process leaves that is killed here
+            shutil.copytree(out, killed, dirs_exist_ok=True)  # the state that a process killed here leaves
             return Reply(401, "gone")
         answered.append(town_in(prompt))
         return answer(prompt)
@@ -163,7 +165,7 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
         generate(endpoint, text, out, command="same", shard_rows=5, concurrency=1)
     assert len((out / "answers.jsonl").read_text().splitlines()) == 7
     with open(killed / "answers.jsonl", "a") as log:
-        log.write('{"question": "towns/9#1", "te')  # a line that was cut
+        log.write('{"question": "towns/9#1", "te')  # a truncated line
     endpoint.reply = answer
     for directory in (out, killed):
         endpoint.bodies.clear()
@@ -187,7 +189,7 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     assert [body["model"] for body in endpoint.bodies] == ["other"] * 12
 
 
-def test_a_request_that_failed_is_not_sent_again_for_a_finished_shard(
+def test_failed_requests_of_a_finished_shard_are_not_sent_again(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:
     answer, out = endpoint.reply, tmp_path / "out"
@@ -208,12 +210,10 @@ def test_a_request_that_failed_is_not_sent_again_for_a_finished_shard(
     assert sorted(map(town_in, endpoint.prompts)) == sorted(TOWNS[7:])
 
 
-def test_ctrl_c_waits_for_the_requests_that_were_sent(
-    endpoint: FakeEndpoint, text: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_waits_for_requests_in_flight(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     began, answer = threading.Barrier(4), endpoint.reply
 
-    def slow(prompt: str) -> Reply:
+    def answer_slowly(prompt: str) -> Reply:
         if "Rome" not in prompt:  # the first, which is sent alone
             began.wait(60)
             time.sleep(0.1)
@@ -223,7 +223,7 @@ def test_ctrl_c_waits_for_the_requests_that_were_sent(
         began.wait(60)
         raise KeyboardInterrupt
 
-    endpoint.reply = slow
+    endpoint.reply = answer_slowly
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Future, "result", interrupted)
         generate(endpoint, text, tmp_path / "c", concurrency=3)
@@ -234,12 +234,14 @@ def test_ctrl_c_waits_for_the_requests_that_were_sent(
     assert len(endpoint.bodies) == 12 and len(rows_of(tmp_path / "c")) == 12
 
 
-def test_answers_without_a_question_are_counted_and_left_out(
+def test_answers_without_a_question_are_counted_and_skipped(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     replies = {"Rome": None, "Oslo": "I cannot help with that.", "Paris": "", "Quito": "<think>What?"}
     endpoint.reply = lambda prompt: (
-        Reply(400, "too long") if "Lima" in prompt else said(replies.get(town_in(prompt), "Which town?"))
+        Reply(400, "too long")
+        if "Lima" in prompt
+        else chat_completion(replies.get(town_in(prompt), "Which town?"))
     )
     answered = mtkd(
         "augment", "questions", "generate", "--model", endpoint.url, "--endpoint-model", "tiny",
@@ -257,7 +259,7 @@ def test_answers_without_a_question_are_counted_and_left_out(
     assert answered.err.index("to send: 12 requests, about") < answered.err.index("11 answers")
 
 
-def test_several_questions_without_an_answer_in_the_prompt(
+def test_several_questions_per_paragraph_without_answers_in_the_prompt(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:
     template = tmp_path / "t.txt"
@@ -302,9 +304,9 @@ def test_several_questions_without_an_answer_in_the_prompt(
     ],
 )
 def test_transient_errors_are_retried(endpoint: FakeEndpoint, problem: Reply) -> None:
-    replies = iter([problem, problem, said("Why?"), *[problem] * 3])
+    replies = iter([problem, problem, chat_completion("Why?"), *[problem] * 3])
     endpoint.reply = lambda prompt: next(replies)
-    client = asking(endpoint)
+    client = make_client(endpoint)
     assert client.complete(request()).text == "Why?"
     with pytest.raises(RequestFailed) as failed:
         client.complete(request())
@@ -313,7 +315,7 @@ def test_transient_errors_are_retried(endpoint: FakeEndpoint, problem: Reply) ->
     client.close()
 
 
-def asking(endpoint: FakeEndpoint, **options: Any) -> Client:
+def make_client(endpoint: FakeEndpoint, **options: Any) -> Client:
     return Client(Address.parse(endpoint.url, None), **{"timeout": 5.0, "retries": 2, **options})
 
 
@@ -321,11 +323,11 @@ def request() -> dict[str, Any]:
     return {"messages": [{"content": "hello"}]}
 
 
-def test_retry_after_is_waited_for(endpoint: FakeEndpoint) -> None:
-    replies = iter([Reply(429, "", {"Retry-After": "0.3"}), said("Why?")])
+def test_the_retry_after_header_is_respected(endpoint: FakeEndpoint) -> None:
+    replies = iter([Reply(429, "", {"Retry-After": "0.3"}), chat_completion("Why?")])
     endpoint.reply = lambda prompt: next(replies)
     started = time.monotonic()
-    client = asking(endpoint)
+    client = make_client(endpoint)
     assert client.complete(request()).text == "Why?"
     assert time.monotonic() - started >= 0.3
     tomorrow = formatdate(time.time() + 86_400.9, usegmt=True)
@@ -336,29 +338,31 @@ def test_retry_after_is_waited_for(endpoint: FakeEndpoint) -> None:
 
 
 def test_requests_to_a_busy_server_are_retried(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
-    """Each of 4 threads is refused many more times than `retries`, but always one of them is answered."""
+    """Each of 4 threads gets status 429 more often than `retries`, but one of them always succeeds."""
     lock, calls = threading.Lock(), 0
 
-    def one_in_four(prompt: str) -> Reply:
+    def answer_every_fourth(prompt: str) -> Reply:
         nonlocal calls
         with lock:
             calls += 1
-            return said("Which town?") if calls % 4 == 0 else Reply(429, "", {"Retry-After": "0.01"})
+            return (
+                chat_completion("Which town?") if calls % 4 == 0 else Reply(429, "", {"Retry-After": "0.01"})
+            )
 
-    endpoint.reply = one_in_four
+    endpoint.reply = answer_every_fourth
     generate(endpoint, text, tmp_path / "c", concurrency=4, retries=5)
     assert read_corpus(tmp_path / "c").counts["failed"] == 0 and calls >= 45
 
 
-def test_a_server_that_does_not_answer(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_times_out(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     release = threading.Event()
 
-    def stuck(prompt: str) -> Reply:
+    def never_answer(prompt: str) -> Reply:
         if len(endpoint.bodies) > answered:
             release.wait(5)
-        return said("Why?")
+        return chat_completion("Why?")
 
-    endpoint.reply, answered = stuck, 0
+    endpoint.reply, answered = never_answer, 0
     with pytest.raises(UserError, match=r"no request is answered: no answer in 0\.25 s"):
         generate(endpoint, text, tmp_path / "c", timeout=0.25, retries=1)
     assert len(endpoint.bodies) == 2 and not (tmp_path / "c").exists()
@@ -372,17 +376,19 @@ def test_a_server_that_does_not_answer(endpoint: FakeEndpoint, text: Path, tmp_p
     assert not (tmp_path / "c" / MANIFEST).exists()
 
 
-def test_a_server_that_refuses_every_request(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_a_server_that_rejects_every_request_stops_the_job(
+    endpoint: FakeEndpoint, text: Path, tmp_path: Path
+) -> None:
     endpoint.reply = lambda prompt: Reply(400, "unsupported: 'max_tokens'")
     with pytest.raises(UserError, match=r"no request is answered: status 400: unsupported: 'max_tokens'"):
         generate(endpoint, text, tmp_path / "c")
     assert len(endpoint.bodies) == 5 and not (tmp_path / "c").exists()
 
 
-def test_a_server_that_answers_without_questions(endpoint: FakeEndpoint, tmp_path: Path) -> None:
+def test_too_many_answers_without_a_question_stop_the_job(endpoint: FakeEndpoint, tmp_path: Path) -> None:
     text = tmp_path / "many.txt"
     text.write_text("Rome lies here.\n" * 100)
-    endpoint.reply = lambda prompt: said("I am only a model.")
+    endpoint.reply = lambda prompt: chat_completion("I am only a model.")
     with pytest.raises(
         UserError, match=r"20 answers in a row hold no question; the last is 'I am only a model"
     ):
@@ -412,14 +418,14 @@ def test_permanent_errors_are_not_retried(
     assert not (tmp_path / "c").exists()
 
 
-def test_an_unreachable_server(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     with serve() as gone:
         pass
     with pytest.raises(UserError, match=r"no connection[\s\S]*is the server running"):
         generate(gone, text, tmp_path / "c")
 
 
-def test_the_rate_is_limited(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_requests_per_minute_are_limited(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     started = time.monotonic()
     generate(endpoint, text, tmp_path / "c", requests_per_minute=1500, limit=10)
     assert time.monotonic() - started >= 9 * 0.04
@@ -428,7 +434,7 @@ def test_the_rate_is_limited(endpoint: FakeEndpoint, text: Path, tmp_path: Path)
 # Keys and addresses
 
 
-def test_the_key_is_sent_but_never_shown(
+def test_the_api_key_is_sent_but_never_shown(
     endpoint: FakeEndpoint,
     text: Path,
     tmp_path: Path,
@@ -442,7 +448,7 @@ def test_the_key_is_sent_but_never_shown(
     endpoint.reply = lambda prompt: Reply(401, "wrong key sk-secret")
     refused = mtkd(*words)
     assert refused.code == 2 and "wrong key ***" in refused.err and "check the API key" in refused.err
-    endpoint.reply = lambda prompt: said("Why is it sk-secret?")
+    endpoint.reply = lambda prompt: chat_completion("Why is it sk-secret?")
     answered = mtkd(*words)
     assert answered.code == 0, answered.err
     assert {headers["Authorization"] for headers in endpoint.headers} == {"Bearer sk-secret"}
@@ -452,7 +458,7 @@ def test_the_key_is_sent_but_never_shown(
     assert b"sk-secret" not in raw and b"Why is it ***?" in raw
 
 
-def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_endpoints_are_parsed_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     full = "http://localhost:8000/v1/chat/completions"
     for url in ("http://localhost:8000/v1", "http://localhost:8000/v1/", full, full + "/"):
@@ -486,7 +492,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"endpoint_model": None}, "does not say which model"),
         ({"beams": 2}, "`beams=2` with an endpoint"),
@@ -503,9 +509,9 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_options_are_checked_before_anything_is_sent(
-    endpoint: FakeEndpoint, text: Path, tmp_path: Path, options: dict[str, Any], complaint: str
+    endpoint: FakeEndpoint, text: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         generate(endpoint, text, tmp_path / "c", **options)
     assert not endpoint.bodies and not (tmp_path / "c").exists()
 
@@ -516,13 +522,13 @@ def test_every_option_of_the_command_is_a_keyword() -> None:
     assert options <= keywords | {field.name for field in dataclasses.fields(GenerationConfig)}
 
 
-def test_options_of_endpoints_are_refused_with_rules(text: Path, tmp_path: Path) -> None:
+def test_options_of_endpoints_are_rejected_with_rules(text: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="`concurrency=2` with `model='rules'`"):
         mtkd.augment.generate_questions(text, tmp_path / "c", concurrency=2)
 
 
 @pytest.mark.parametrize(
-    ("template", "complaint"),
+    ("template", "message"),
     [
         ("{context} {question}", r"placeholder \{question\}"),
         ("{context.__class__}", r"placeholder \{context.__class__\}"),
@@ -536,14 +542,14 @@ def test_options_of_endpoints_are_refused_with_rules(text: Path, tmp_path: Path)
         (b"\xff{context}", "not text in UTF-8"),
     ],
 )
-def test_templates_are_checked(tmp_path: Path, template: str | bytes, complaint: str) -> None:
+def test_invalid_prompt_templates_are_rejected(tmp_path: Path, template: str | bytes, message: str) -> None:
     file = tmp_path / "t.txt"
     file.write_bytes(template if isinstance(template, bytes) else template.encode())
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         read_template(str(file))
 
 
-def test_estimates_before_anything_is_sent(
+def test_the_cost_is_estimated_before_anything_is_sent(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     words = ["augment", "questions", "generate", "--model", endpoint.url, "--endpoint-model", "tiny"]
@@ -599,7 +605,7 @@ def test_estimates_before_anything_is_sent(
         ("", None),
     ],
 )
-def test_the_question_in_an_answer(answer: str, question: str | None) -> None:
+def test_the_question_is_extracted_from_an_answer(answer: str, question: str | None) -> None:
     assert find_question(answer) == question
 
 
@@ -612,14 +618,16 @@ def test_the_question_in_an_answer(answer: str, question: str | None) -> None:
         ("Who?", "Who?"),
     ],
 )
-def test_thinking_is_not_part_of_the_answer(content: str, text: str) -> None:
+def test_thinking_is_removed_from_the_answer(content: str, text: str) -> None:
     assert client_module.without_thinking(content) == text
 
 
-def test_half_a_character_is_not_an_answer(endpoint: FakeEndpoint) -> None:
-    replies = iter([Reply(200, r'{"choices": [{"message": {"content": "\ud83d Why?"}}]}'), said("Why?")])
+def test_an_answer_with_half_a_surrogate_pair_is_not_used(endpoint: FakeEndpoint) -> None:
+    replies = iter(
+        [Reply(200, r'{"choices": [{"message": {"content": "\ud83d Why?"}}]}'), chat_completion("Why?")]
+    )
     endpoint.reply = lambda prompt: next(replies)
-    client = asking(endpoint)
+    client = make_client(endpoint)
     result = client.complete(request()).text
     client.close()
     assert pa.array([result]).to_pylist() == [result]

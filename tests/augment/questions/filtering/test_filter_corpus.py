@@ -48,8 +48,8 @@ SETTINGS = FilterSettings(shard_rows=32)  # two articles of four paragraphs of f
 
 
 @dataclass
-class Rule:
-    """Answers "What is the A of B?" from "the A of B is C"; secrets only if the context has their key."""
+class RuleBasedAnswerer:
+    """Answers "What is the A of B?" from "the A of B is C"; a secret only if the context contains its key."""
 
     digest: str = "rule"
     asked: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ def paragraph(name: str, extra: str = "") -> str:
 
 
 def make_questions(count: int) -> list[QuestionRow]:
-    """Three questions per paragraph that are kept, and one that fails each check in turn."""
+    """Three questions per paragraph that are kept, and one that fails one of the checks, each in turn."""
     rows = []
     for number in range(count):
         name, context = f"N{number}", paragraph(f"N{number}")
@@ -154,22 +154,22 @@ def job(corpus: Path, **settings) -> FilterJob:
 @pytest.fixture(scope="module")
 def finished_corpus(corpus: Path) -> tuple[Path, Filtered]:
     out = corpus.parent / "whole"
-    return out, filter_corpus(job(corpus, labels=True), Rule(), out)
+    return out, filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out)
 
 
 def test_each_check_drops_the_expected_questions(finished_corpus):
     out, filtered = finished_corpus
-    tally = filtered.tally
-    assert (tally.read, tally.kept, filtered.made, filtered.kept) == (224, 168, 7, 0)
+    count_dropped = filtered.tally
+    assert (count_dropped.read, count_dropped.kept, filtered.made, filtered.kept) == (224, 168, 7, 0)
     expected = {reason: 8 for reason in Reason} | {Reason.ROUND_TRIP: 16}
-    # the first question about the poet of N1 belongs to another paragraph and is not answered
-    assert tally.dropped == expected | {Reason.ELSEWHERE: 7, Reason.NO_ANSWER: 9}
+    # the first question about the poet of N1 belongs to another paragraph, so it is not answered
+    assert count_dropped.dropped == expected | {Reason.ELSEWHERE: 7, Reason.NO_ANSWER: 9}
     kept = [row for row in rows_of(out) if row.method == "t5"]
     good = [row for row in QUESTIONS if row.copy < 4]
     assert [(row.uid, row.text, row.context) for row in kept] == [(r.uid, r.text, r.context) for r in good]
 
 
-def test_the_share_of_unanswerable_rows(finished_corpus):
+def test_unanswerable_rows_have_the_requested_share(finished_corpus):
     out, filtered = finished_corpus
     rows = rows_of(out)
     made = [row for row in rows if row.method != "t5"]
@@ -182,7 +182,7 @@ def test_the_share_of_unanswerable_rows(finished_corpus):
     contexts = {row.parent: row.context for row in QUESTIONS}
     sources = {row.parent: row.source for row in QUESTIONS}
     for row in made:
-        assert Rule()([row.text], [row.context]) == [NOTHING]
+        assert RuleBasedAnswerer()([row.text], [row.context]) == [NOTHING]
         assert (row.answer, row.start, row.source) == ("", -1, sources[row.parent])
         own = contexts[row.parent]
         if row.method == "unanswerable-removed":
@@ -193,7 +193,7 @@ def test_the_share_of_unanswerable_rows(finished_corpus):
             assert parent != row.parent and sources[parent] == row.source
 
 
-def test_the_result_is_a_question_corpus_with_card_and_report(finished_corpus):
+def test_the_result_is_a_question_corpus_with_dataset_card_and_report(finished_corpus):
     out, filtered = finished_corpus
     manifest = read_corpus(out)
     assert manifest == filtered.manifest and manifest.kind == "questions" and manifest.method == "filter"
@@ -212,50 +212,50 @@ def test_labels_are_the_teachers_answers_and_omitted_by_default(finished_corpus,
     for row in labelled:
         assert row.answer is not None and row.start is not None
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
-    filter_corpus(job(corpus), Rule(), tmp_path / "c")
+    filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "c")
     assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
     assert "deliberately have no answers" in (tmp_path / "c/README.md").read_text()
 
 
-def test_settings_of_the_checks(corpus, tmp_path):
-    def tally(**settings) -> Tally:
+def test_settings_decide_what_the_checks_drop(corpus, tmp_path):
+    def count_dropped(**settings) -> Tally:
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        return filter_corpus(job(corpus, **settings), Rule(), out).tally
+        return filter_corpus(job(corpus, **settings), RuleBasedAnswerer(), out).tally
 
-    assert tally(unanswerable=0).made.total() == 0
-    most = tally(unanswerable=0.6)
+    assert count_dropped(unanswerable=0).made.total() == 0
+    most = count_dropped(unanswerable=0.6)
     assert most.unanswerable == pytest.approx(0.6, abs=0.02), "several contexts a question"
-    free = tally(round_trip=False, any_form=True, max_copied=1.0, unanswerable=0)
+    free = count_dropped(round_trip=False, any_form=True, max_copied=1.0, unanswerable=0)
     assert free.dropped[Reason.ROUND_TRIP] == free.dropped[Reason.NO_QUESTION] == 0
     assert free.kept == 168 + 16, "a piece of the context stays one"
-    assert tally(min_confidence=4.9).kept == 168
+    assert count_dropped(min_confidence=4.9).kept == 168
     with pytest.raises(UserError, match="no question was kept"):
-        tally(min_confidence=5.0)
+        count_dropped(min_confidence=5.0)
 
 
 def test_the_seed_affects_only_the_unanswerable_rows(finished_corpus, corpus, tmp_path):
-    filter_corpus(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
+    filter_corpus(job(corpus, labels=True, seed=1), RuleBasedAnswerer(), tmp_path / "c")
     one, other = rows_of(finished_corpus[0]), rows_of(tmp_path / "c")
     assert one != other
     assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
 
 
 def test_interrupted_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_path):
-    out, teacher = tmp_path / "c", Rule(stop_after=150)
+    out, teacher = tmp_path / "c", RuleBasedAnswerer(stop_after=150)
     with pytest.raises(KeyboardInterrupt):
         filter_corpus(job(corpus, labels=True), teacher, out)
     finished = [name for name in contents(out) if name.endswith(".parquet")]
     assert finished and contents(out).keys() == {*finished, *(name + DIGEST for name in finished)}
-    again, advanced = Rule(), []
+    again, advanced = RuleBasedAnswerer(), []
     filtered = filter_corpus(job(corpus, labels=True), again, out, advance=advanced.append)
     assert (filtered.kept, filtered.made) == (len(finished), 7 - len(finished))
     assert sum(advanced) == 224 and contents(out) == contents(finished_corpus[0])
-    everything = Rule()
+    everything = RuleBasedAnswerer()
     filter_corpus(job(corpus, labels=True), everything, tmp_path / "d")
     assert len(again.asked) + len(finished) * 30 < len(everything.asked), (
         "finished shards are not asked again"
     )
-    idle = Rule()
+    idle = RuleBasedAnswerer()
     assert filter_corpus(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
     assert contents(out) == contents(finished_corpus[0])
 
@@ -264,7 +264,7 @@ KILLED = """
 import os, runpy, signal, sys
 from pathlib import Path
 here = runpy.run_path(sys.argv[1])
-class Killing(here["Rule"]):
+class Killing(here["RuleBasedAnswerer"]):
     def __call__(self, questions, contexts):
         if len(self.asked) > 120:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -279,21 +279,21 @@ def test_killed_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_
     command = [sys.executable, str(script), __file__, str(corpus), str(out)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
-    assert filter_corpus(job(corpus, labels=True), Rule(), out).kept > 0
+    assert filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out).kept > 0
     assert contents(out) == contents(finished_corpus[0])
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_processes_load_the_answerer(finished_corpus, corpus, tmp_path, monkeypatch, engine, request):
+def test_worker_processes_load_the_answerer(finished_corpus, corpus, tmp_path, monkeypatch, engine, request):
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(corpus.parent)
-    here, done = Rule(), []
+    here, done = RuleBasedAnswerer(), []
     filtered = filter_corpus(
         job(Path(corpus.name), labels=True),
         here,
         tmp_path / "c",
         workers=Workers(2, engine),
-        load=Rule,
+        load=RuleBasedAnswerer,
         advance=done.append,
     )
     assert filtered.made == 7 and not here.asked and sum(done) == 224
@@ -302,7 +302,7 @@ def test_other_processes_load_the_answerer(finished_corpus, corpus, tmp_path, mo
 
 def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
     barrier, results = threading.Barrier(2), {}
-    teachers = [Rule(), Rule()]
+    teachers = [RuleBasedAnswerer(), RuleBasedAnswerer()]
 
     def work(number: int) -> None:
         ranks = ProcessGroup(number, 2, lambda: barrier.wait(600) and None)
@@ -323,16 +323,19 @@ def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
 
 def test_a_damaged_shard_is_rebuilt_and_another_job_rejected(finished_corpus, corpus, tmp_path):
     out = tmp_path / "c"
-    filter_corpus(job(corpus, labels=True), Rule(), out)
+    filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out)
     (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
-    assert filter_corpus(job(corpus, labels=True), Rule(), out).made == 1
+    assert filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out).made == 1
     before = contents(out)
     assert before == contents(finished_corpus[0])
-    for other, teacher in ((job(corpus), Rule()), (job(corpus, labels=True), Rule("another"))):
+    for other, teacher in (
+        (job(corpus), RuleBasedAnswerer()),
+        (job(corpus, labels=True), RuleBasedAnswerer("another")),
+    ):
         with pytest.raises(UserError, match="another corpus"):
             filter_corpus(other, teacher, out)
     assert contents(out) == before
-    filter_corpus(job(corpus), Rule(), out, overwrite=True)
+    filter_corpus(job(corpus), RuleBasedAnswerer(), out, overwrite=True)
     assert rows_of(out)[0].answer is None
 
 
@@ -344,7 +347,7 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
         QuestionRow("squad", "wiki/1", 1, "What is the capital of B?", other, "t5", "two", None, None),
     ]
     filtered = filter_corpus(
-        job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), Rule(), tmp_path / "out"
+        job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), RuleBasedAnswerer(), tmp_path / "out"
     )
     made = [row for row in rows_of(tmp_path / "out") if row.method != "t5"]
     assert {row.text for row in made} == {"What is the capital of B?"}, (
@@ -355,10 +358,10 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory, device: Rule())
+    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory, device: RuleBasedAnswerer())
 
 
-def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
+def test_the_filter_command(mtkd: Callable, teacher, corpus, tmp_path):
     words = (
         "augment",
         "questions",
@@ -405,7 +408,7 @@ def test_invalid_usage_is_one_error_and_writes_nothing(
 
 def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
     with pytest.raises(UserError) as error:
-        filter_corpus(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
+        filter_corpus(job(corpus, min_confidence=9), RuleBasedAnswerer(), tmp_path / "c")
     assert "193  dropped: the teacher finds no answer" in str(error.value)
     assert "`round_trip=False`" in str(error.value) and not contents(tmp_path / "c")
 
@@ -413,22 +416,22 @@ def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
 def test_invalid_question_corpora_are_rejected(corpus, tmp_path):
     copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
     with pytest.raises(UserError, match="is a corpus of copies"):
-        filter_corpus(job(copies), Rule(), tmp_path / "c")
+        filter_corpus(job(copies), RuleBasedAnswerer(), tmp_path / "c")
     with pytest.raises(UserError, match="has no questions"):
-        filter_corpus(job(write_corpus(tmp_path / "empty", [])), Rule(), tmp_path / "c")
+        filter_corpus(job(write_corpus(tmp_path / "empty", [])), RuleBasedAnswerer(), tmp_path / "c")
     damaged = write_corpus(tmp_path / "damaged", QUESTIONS)
     raw = bytearray((damaged / "data/squad-00001.parquet").read_bytes())
     raw[len(raw) // 2] ^= 1
     (damaged / "data/squad-00001.parquet").write_bytes(raw)
     with pytest.raises(UserError, match=r"squad-00001.parquet was altered"):
-        filter_corpus(job(damaged), Rule(), tmp_path / "c")
+        filter_corpus(job(damaged), RuleBasedAnswerer(), tmp_path / "c")
     with pytest.raises(UserError, match="is the path of the corpus"):
         mtkd.augment.filter_questions(corpus, "teacher", corpus)
     assert not (tmp_path / "c").exists()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"do not belong to a corpus: thesis.tex"):
-        filter_corpus(job(corpus), Rule(), tmp_path / "c", overwrite=True)
+        filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "c", overwrite=True)
     assert list(contents(tmp_path / "c")) == ["thesis.tex"]
 
 
@@ -493,7 +496,7 @@ def test_empty_shards_and_corpora_without_asked_for(tmp_path):
     for shard, file in zip(manifest["shards"], (path, empty), strict=True):
         shard |= {"sha256": digest_file(file), "bytes": file.stat().st_size}
     write_json(corpus / "manifest.json", manifest)
-    filtered = filter_corpus(job(corpus), Rule(), tmp_path / "out")
+    filtered = filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "out")
     assert filtered.tally.read == len(rows) and all(
         row.asked_for is None for row in rows_of(tmp_path / "out")
     )
@@ -508,4 +511,4 @@ def test_a_shard_without_a_column_that_is_needed_is_damaged(column, tmp_path):
     manifest["shards"][0] |= {"sha256": digest_file(path), "bytes": path.stat().st_size}
     write_json(corpus / "manifest.json", manifest)
     with pytest.raises(UserError, match=f"has no column '{column}' of "):
-        filter_corpus(job(corpus), Rule(), tmp_path / "out")
+        filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "out")

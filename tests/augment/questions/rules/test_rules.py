@@ -108,13 +108,13 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_questions_of_a_sentence(sentence):
+def test_a_sentence_gets_the_expected_questions(sentence):
     assert {
         one.text: sentence[one.start : one.stop] for one in generate_rule_questions(sentence)
     } == SENTENCES[sentence]
 
 
-def test_pronouns_are_replaced_by_what_they_stand_for():
+def test_pronouns_are_replaced_by_their_antecedents():
     text = (
         "Ada Lovelace was born in London in 1815. She published the first program in 1843. "
         "Her notes were printed by Richard Taylor. "
@@ -144,7 +144,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize(("form", "base"), [*zip(VERBS.split()[::2], VERBS.split()[1::2], strict=True)])
-def test_base_forms(form, base):
+def test_verbs_are_reduced_to_their_base_form(form, base):
     assert FORMS[form].base == base and "b" in FORMS[base].kinds
     assert FORMS[third_person(base)].base == base
 
@@ -170,7 +170,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
-def test_a_corpus_with_answers_and_paragraphs_that_cannot_be_used(text, tmp_path, mtkd):
+def test_the_corpus_has_answers_and_counts_unusable_paragraphs(text, tmp_path, mtkd):
     command = [
         "augment",
         "questions",
@@ -253,7 +253,7 @@ def test_rules_need_no_torch(text, tmp_path):
     assert printed.stdout.split() == ["False", "False"]
 
 
-def test_names_from_spacy(tmp_path, monkeypatch):
+def test_spacy_entities_can_be_answers(tmp_path, monkeypatch):
     def pipeline(text: str) -> SimpleNamespace:
         names = {"Qorin": "PERSON", "Zelm": "GPE"}
         return SimpleNamespace(ents=[SimpleNamespace(text=name, label_=names[name]) for name in names])
@@ -277,7 +277,7 @@ def test_other_languages_are_recognised():
     assert not is_english("Die Stadt liegt in der Nähe von Berlin und wurde im Jahr 1898 gegründet.")
 
 
-def test_text_and_options_that_cannot_be_used(text, tmp_path):
+def test_unusable_text_and_options_are_errors(text, tmp_path):
     def refused(spec: Path = text, **options) -> str:
         with pytest.raises(UserError) as caught:
             prepare_generation(GenerationConfig(str(spec), **options), "squad", None, "0.1", "mtkd")
@@ -310,7 +310,7 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
         {"temperature": "1", "endpoint_model": "tiny"},
     ],
 )
-def test_options_out_of_range(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_out_of_range_are_errors(tmp_path: Path, options: dict[str, Any]) -> None:
     text = tmp_path / "paragraphs.txt"
     text.write_text("Ada Lovelace wrote the first program in 1843.")
     model = "http://127.0.0.1:9/v1" if "endpoint_model" in options else "rules"

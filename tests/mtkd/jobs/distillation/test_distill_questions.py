@@ -1,4 +1,4 @@
-"""Generated questions on their way to a student: filtered by a real teacher, labelled, distilled."""
+"""Generated questions are filtered by a real teacher, labelled, and used in distillation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.task_names import resolve
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of 24 questions as `augment questions generate` writes it."""
+    """A corpus of 24 questions in the format of `augment questions generate`."""
     place = tmp_path_factory.mktemp("asked") / "corpus"
     rows = load_rows(open_data("pocket"), resolve("squad_v2")[0], "validation", 24)
     asked = [
@@ -67,13 +67,13 @@ def test_questions_are_filtered_labelled_and_distilled(
         assert run.code == 0, run.err
 
 
-def test_questions_join_the_rows_of_their_task_alone(corpus: Path, tmp_path: Path) -> None:
+def test_questions_are_added_only_to_the_rows_of_their_own_task(corpus: Path, tmp_path: Path) -> None:
     request = Request("pocket", "squad_v2,rte", tmp_path, 16, 8)
     data = load_training_data(request, resolve("squad_v2,rte"), corpus)
     assert [len(part.train) for part in data.parts] == [16 + 24, 16]
 
 
-def test_questions_of_another_task_are_refused(
+def test_questions_of_another_task_are_rejected(
     corpus: Path, tiny_teacher: Path, tmp_path: Path, mtkd: Callable
 ) -> None:
     words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--corpus", corpus)

@@ -1,4 +1,4 @@
-"""A BiLSTM, which starts from random weights, is warned of if it has few rows."""
+"""A warning if a BiLSTM, which starts from random weights, has few rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mtkd.recipes import load_settings
 from tasks.data.unlabelled import UnlabelledRequest
 
 
-def test_a_bilstm_with_few_rows_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_bilstm_with_few_rows_causes_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     settings = load_settings("mkd-lstm", "distill", SMALL_LSTM | {"train.steps": 1, "train.batch_size": 8})
 
     def warnings(name: str, unlabelled: UnlabelledRequest) -> list[str]:

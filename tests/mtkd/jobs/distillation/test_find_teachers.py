@@ -51,8 +51,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::tasks.common.errors.MtkdWarning
 
 
 @pytest.fixture
-def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
-    """What each student learned from: task -> logits of the training rows."""
+def learned_logits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
+    """The targets of each student: task -> logits of the training rows."""
     from mtkd.teachers.teacher_sources import CachedLogits
 
     found: list[dict[str, np.ndarray]] = []
@@ -65,14 +65,14 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
     return found
 
 
-def learn(out: Path, teacher: Any, tasks: Any = ("sst2",), **more: Any) -> api.Model:
+def distill_from(out: Path, teacher: Any, tasks: Any = ("sst2",), **more: Any) -> api.Model:
     settings = SMALL_LSTM | more.pop("settings", {})
     tasks = list(tasks) if isinstance(tasks, tuple) else tasks
     return api.distill("mkd-lstm", teacher=teacher, tasks=tasks, out=out, settings=settings, **SHORT | more)
 
 
 def plain_logits(place: Path, name: str) -> np.ndarray:
-    """The checkpoint's logits of the pocket's training rows, by plain code with transformers."""
+    """Return a checkpoint's logits for the pocket training rows, computed with transformers alone."""
     rows = load_rows(PocketSource(), resolve(name)[0], "train", 32)
     model = AutoModelForSequenceClassification.from_pretrained(place).eval()
     tokeniser = AutoTokenizer.from_pretrained(place)
@@ -81,8 +81,8 @@ def plain_logits(place: Path, name: str) -> np.ndarray:
         return model(**tokeniser(*texts, truncation=True, padding=True, return_tensors="pt")).logits.numpy()
 
 
-def test_a_checkpoint_for_each_task_with_its_own_tokeniser(
-    save_checkpoint: Callable[..., Path], tmp_path: Path, mtkd: Any, lessons: list
+def test_each_task_can_have_a_checkpoint_with_its_own_tokeniser(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, mtkd: Any, learned_logits: list
 ) -> None:
     first, second = save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **ENTAILED)
     sets = [word for key, value in SMALL_LSTM.items() for word in ("--set", f"{key}={value}")]
@@ -91,14 +91,14 @@ def test_a_checkpoint_for_each_task_with_its_own_tokeniser(
     done = mtkd(*words, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     expected = {"sst2": plain_logits(first, "sst2")[:, ::-1], "rte": plain_logits(second, "rte")}
-    assert len(lessons) == 1 and lessons[0].keys() == expected.keys()
+    assert len(learned_logits) == 1 and learned_logits[0].keys() == expected.keys()
     for name, logits in expected.items():
-        np.testing.assert_allclose(lessons[0][name], logits, atol=2e-5)
+        np.testing.assert_allclose(learned_logits[0][name], logits, atol=2e-5)
     files = sorted((tmp_path / "run").glob("logits-*/*/*.safetensors"))
     assert [file.parent.name.split("-")[0] for file in files] in (["sst2", "rte"], ["rte", "sst2"])
     for file in files:  # computed once, and kept
         name = file.parent.name.split("-")[0]
-        assert np.array_equal(load_file(file)["logits"], lessons[0][name])
+        assert np.array_equal(load_file(file)["logits"], learned_logits[0][name])
     student = MultiTaskModel.load(tmp_path / "run")
     assert student.tokeniser.digest == api.load("minilm").module.tokeniser.digest, "the first teacher's"
     record = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -108,30 +108,32 @@ def test_a_checkpoint_for_each_task_with_its_own_tokeniser(
 
 @pytest.mark.parametrize("average", ["probabilities", "logits"])
 def test_several_teachers_of_a_task_are_averaged(
-    average: str, save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+    average: str, save_checkpoint: Callable[..., Path], tmp_path: Path, learned_logits: list
 ) -> None:
     places = [save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **NEGATIVE_LAST)]
     both = [plain_logits(place, "sst2")[:, ::-1] for place in places]
-    learn(tmp_path / "run", {"sst2": places}, settings={"teacher.average": average})
+    distill_from(tmp_path / "run", {"sst2": places}, settings={"teacher.average": average})
     mean = np.mean(both, 0) if average == "logits" else np.log(np.mean(softmax(both, -1), 0))
-    np.testing.assert_allclose(lessons[0]["sst2"], mean, atol=2e-5)
-    learn(tmp_path / "again", [str(place) for place in places], settings={"teacher.average": average})
-    assert np.array_equal(lessons[1]["sst2"], lessons[0]["sst2"])
+    np.testing.assert_allclose(learned_logits[0]["sst2"], mean, atol=2e-5)
+    distill_from(tmp_path / "again", [str(place) for place in places], settings={"teacher.average": average})
+    assert np.array_equal(learned_logits[1]["sst2"], learned_logits[0]["sst2"])
 
 
-def test_runs_and_checkpoints_are_mixed(
-    save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path, lessons: list
+def test_runs_and_checkpoints_can_be_mixed(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path, learned_logits: list
 ) -> None:
     place = save_checkpoint("Roberta", **NEGATIVE_LAST)
-    learn(tmp_path / "alone", tiny_teacher, ("sst2", "rte"))
-    learn(tmp_path / "mixed", {"rte": api.load(tiny_teacher), "sst2": [place, tiny_teacher]}, ("sst2", "rte"))
-    assert np.array_equal(lessons[1]["rte"], lessons[0]["rte"])
-    both = [plain_logits(place, "sst2")[:, ::-1], lessons[0]["sst2"]]
-    np.testing.assert_allclose(lessons[1]["sst2"], np.log(np.mean(softmax(both, -1), 0)), atol=2e-5)
+    distill_from(tmp_path / "alone", tiny_teacher, ("sst2", "rte"))
+    distill_from(
+        tmp_path / "mixed", {"rte": api.load(tiny_teacher), "sst2": [place, tiny_teacher]}, ("sst2", "rte")
+    )
+    assert np.array_equal(learned_logits[1]["rte"], learned_logits[0]["rte"])
+    both = [plain_logits(place, "sst2")[:, ::-1], learned_logits[0]["sst2"]]
+    np.testing.assert_allclose(learned_logits[1]["sst2"], np.log(np.mean(softmax(both, -1), 0)), atol=2e-5)
 
 
-def test_one_run_named_for_all_tasks_is_the_run_itself(
-    tiny_teacher: Path, tmp_path: Path, lessons: list
+def test_one_run_named_for_every_task_is_treated_as_one_teacher(
+    tiny_teacher: Path, tmp_path: Path, learned_logits: list
 ) -> None:
     tasks = [SST2, RTE]
     alone = find_teachers(str(tiny_teacher), tasks, heads=True)
@@ -139,22 +141,26 @@ def test_one_run_named_for_all_tasks_is_the_run_itself(
     assert alone == named and not isinstance(named, TeacherGroup)
 
 
-def test_models_and_pipelines_in_memory(
-    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+def test_models_and_pipelines_in_memory_can_be_teachers(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, learned_logits: list
 ) -> None:
     place = save_checkpoint("Bert", **NEGATIVE_LAST)
     model = AutoModelForSequenceClassification.from_pretrained(place)
     tokeniser = AutoTokenizer.from_pretrained(place)
-    learn(tmp_path / "name", place)
-    learn(tmp_path / "pair", (model, tokeniser))
-    learn(tmp_path / "pipeline", {"sst2": pipeline("text-classification", model=model, tokenizer=tokeniser)})
+    distill_from(tmp_path / "name", place)
+    distill_from(tmp_path / "pair", (model, tokeniser))
+    distill_from(
+        tmp_path / "pipeline", {"sst2": pipeline("text-classification", model=model, tokenizer=tokeniser)}
+    )
     expected = plain_logits(place, "sst2")[:, ::-1]
-    for lesson in lessons:
+    for lesson in learned_logits:
         np.testing.assert_allclose(lesson["sst2"], expected, atol=2e-5)
-    assert len(lessons) == 3
+    assert len(learned_logits) == 3
 
 
-def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_hidden_states_of_checkpoints_can_be_distilled(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
     first = save_checkpoint("Bert", **NEGATIVE_LAST)
     second = save_checkpoint("Bert", "other", seed=1, **ENTAILED)
     given: dict[str, Any] = {"settings": TINYBERT, **SHORT}
@@ -165,10 +171,10 @@ def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_
 
 
 @pytest.mark.parametrize("order", [("sst2", "rte"), ("rte", "sst2")])
-def test_hidden_states_of_a_bi_encoder_and_of_a_teacher_of_single_texts(
+def test_hidden_states_can_come_from_a_bi_encoder_and_a_single_text_teacher(
     tiny_encoder: Path, tmp_path: Path, order: tuple[str, str]
 ) -> None:
-    """A single text is the same input to both: a student that reads pairs side by side learns from both."""
+    """A single text is the same input for both, so a bi-encoder student can learn from both."""
     data = {"data": "pocket", "limit": 16, "eval_limit": 16}
     teachers: dict[str, Any] = {
         name: api.refine(
@@ -211,7 +217,7 @@ def test_a_static_student_starts_from_a_checkpoint(
 
 
 def test_a_checkpoint_teaches_spans(
-    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+    save_checkpoint: Callable[..., Path], tmp_path: Path, learned_logits: list
 ) -> None:
     place = save_checkpoint("Bert", head="ForQuestionAnswering")
     settings = {
@@ -229,10 +235,12 @@ def test_a_checkpoint_teaches_spans(
     model.info.stride = 8
     rows = model.reader.rows(load_rows(PocketSource(), resolve("squad")[0], "train", 8))
     expected = predict_logits(model, resolve("squad")[0], Encoded.encode(rows, model.tokeniser))
-    np.testing.assert_allclose(lessons[0]["squad"], expected, atol=2e-5)
+    np.testing.assert_allclose(learned_logits[0]["squad"], expected, atol=2e-5)
 
 
-def test_what_several_teachers_cannot_give(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_losses_on_hidden_states_reject_incompatible_teachers(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
     bert, other = save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **ENTAILED)
     larger = save_checkpoint("Bert", "larger", layers=3, **ENTAILED)
     given: dict[str, Any] = {"settings": TINYBERT, "out": tmp_path / "run", **SHORT}
@@ -248,7 +256,7 @@ def test_what_several_teachers_cannot_give(save_checkpoint: Callable[..., Path],
     assert not (tmp_path / "run").exists()
 
 
-def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
+def test_a_student_with_another_vocabulary_is_rejected_where_tokens_are_compared(
     save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path
 ) -> None:
     roberta = save_checkpoint("Roberta", layers=3, **NEGATIVE_LAST)
@@ -262,10 +270,10 @@ def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
     assert not (tmp_path / "run").exists()
 
 
-def test_outputs_in_another_order_are_refused_and_evaluated_with_a_warning(
+def test_a_wrong_output_order_stops_distillation_and_is_a_warning_in_evaluation(
     save_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Any
 ) -> None:
-    """A checkpoint that is right, but whose outputs have the order positive, negative."""
+    """A checkpoint with correct predictions, but with its outputs in the order positive, negative."""
     place = save_checkpoint("Bert")
 
     def right(model: Any, task: Any, rows: Any, *rest: Any, **more: Any) -> np.ndarray:
@@ -312,11 +320,9 @@ def test_teachers_may_read_pairs_differently(save_checkpoint: Callable[..., Path
         group.check_can_provide(OutputSpec(pooled=True))
 
 
-def test_names_that_had_to_be_assumed_are_a_warning(
-    save_checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_an_assumed_label_order_is_a_warning(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.warns(MtkdWarning, match="does not name its outputs"):
-        learn(tmp_path / "run", save_checkpoint("Bert"))
+        distill_from(tmp_path / "run", save_checkpoint("Bert"))
 
 
 @pytest.mark.parametrize(
@@ -332,7 +338,7 @@ def test_names_that_had_to_be_assumed_are_a_warning(
         ("rte={run},rte={run}/../{run.name}", "rte", ["is named twice for the task 'rte'"]),
     ],
 )
-def test_teachers_that_do_not_fit_the_run(
+def test_incompatible_teachers_are_rejected(
     teacher: str,
     tasks: str,
     parts: list[str],
@@ -348,12 +354,12 @@ def test_teachers_that_do_not_fit_the_run(
         "run": tiny_teacher,
     }
     with pytest.raises(UserError) as error:
-        learn(tmp_path / "run", teacher.format(**places), tasks)
+        distill_from(tmp_path / "run", teacher.format(**places), tasks)
     assert all(part in str(error.value) for part in parts), error.value
     assert not (tmp_path / "run").exists()
 
 
-def test_how_teachers_are_written(tiny_teacher: Path) -> None:
+def test_the_teacher_option_is_parsed(tiny_teacher: Path) -> None:
     assert teachers_by_task("DIR") == [(None, "DIR")]
     assert teachers_by_task("sst2=a,b,rte=c,sst2=d") == [("sst2", "a,b"), ("rte", "c"), ("sst2", "d")]
     assert teachers_by_task({"sst2": ["a", "b"], "rte": "c"}) == [("sst2", "a"), ("sst2", "b"), ("rte", "c")]
@@ -381,7 +387,7 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
         find_teachers(str(tiny_teacher), [SST2], True, ["sst2=positive,negative"])
 
 
-def test_labels_with_commas_are_a_list_in_json() -> None:
+def test_labels_with_commas_are_given_as_a_json_list() -> None:
     given = ['x=["spam, or junk", "ham"]', "y=a, b"]
     assert parse_labels(given) == {"x": ["spam, or junk", "ham"], "y": ["a", "b"]}
     for labels in (["a", "b"], ["a, b", "c"], ["[a]", "b"], [" a", "b"]):
@@ -408,18 +414,18 @@ MOOD = api.Task(name="mood", kind="classify", columns=("text",), labels=("bad", 
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_soft_labels_need_no_teacher(labels: bool, tmp_path: Path, lessons: list) -> None:
+def test_soft_labels_need_no_teacher(labels: bool, tmp_path: Path, learned_logits: list) -> None:
     rows = soft_rows(32, labels)
     data = {"mood": {"train": rows, "validation": soft_rows(16, True)}}
-    student = learn(tmp_path / "run", None, MOOD, data=data)
+    student = distill_from(tmp_path / "run", None, MOOD, data=data)
     expected = np.log([row["probs"] for row in rows])
-    np.testing.assert_allclose(lessons[0]["mood"], expected, rtol=1e-5)
+    np.testing.assert_allclose(learned_logits[0]["mood"], expected, rtol=1e-5)
     assert set(student.scores) == {"mood"}
-    again = learn(tmp_path / "run", None, MOOD, data=data)
-    assert again.path == student.path and len(lessons) == 1, "the run is finished"
+    again = distill_from(tmp_path / "run", None, MOOD, data=data)
+    assert again.path == student.path and len(learned_logits) == 1, "the run is finished"
 
 
-def test_labels_are_learned_beside_soft_labels_and_beside_a_checkpoint(
+def test_labels_can_be_learned_together_with_soft_labels_or_a_checkpoint(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     data = {"mood": {"train": soft_rows(32, True), "validation": soft_rows(16, True)}}
@@ -430,24 +436,24 @@ def test_labels_are_learned_beside_soft_labels_and_beside_a_checkpoint(
     }
 
     for name, (teacher, tasks, more) in runs.items():
-        student = learn(tmp_path / name, teacher, tasks, settings=both, **more)
+        student = distill_from(tmp_path / name, teacher, tasks, settings=both, **more)
         first = json.loads((student.path / "log.jsonl").read_text().splitlines()[0])
         assert first["loss/labels"] > 0.3, f"an untrained head ({name})"
         assert first["loss"] == pytest.approx(first["loss/logits"] + 0.3 * first["loss/labels"], rel=1e-4)
 
 
-def test_what_learns_from_labels_refuses_soft_ones(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_training_on_labels_rejects_soft_labels(tiny_teacher: Path, tmp_path: Path) -> None:
     data = {"mood": {"train": soft_rows(8, False), "validation": soft_rows(8, True)}}
     given: dict[str, Any] = {"data": data, "tasks": MOOD, "out": tmp_path / "run"}
-    complaint = "rows of 'mood' have only soft labels, but .* learns from labels"
-    with pytest.raises(UserError, match=complaint):
+    message = "rows of 'mood' have only soft labels, but .* learns from labels"
+    with pytest.raises(UserError, match=message):
         api.refine("minilm", **given)
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         api.distill("mkd-lstm", teacher=tiny_teacher, settings={"supervision": "labels"}, **given)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_is_named_where_it_cannot_be_used(
+def test_a_checkpoint_is_rejected_where_a_run_is_required(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = save_checkpoint("Bert", **NEGATIVE_LAST)
@@ -457,21 +463,21 @@ def test_a_checkpoint_is_named_where_it_cannot_be_used(
         api.finetune(place, data="pocket", task="sst2", out=tmp_path / "run")
 
 
-def test_soft_labels_beside_teachers(
-    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+def test_soft_labels_and_teachers_can_be_mixed(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, learned_logits: list
 ) -> None:
     rows = soft_rows(32, True)
     mood = {"mood": {"train": rows, "validation": soft_rows(16, True)}}
     place = save_checkpoint("Roberta", **NEGATIVE_LAST)
-    learn(tmp_path / "run", {"sst2": place}, ["sst2", MOOD], data=[mood, "pocket"])
-    np.testing.assert_allclose(lessons[0]["mood"], np.log([row["probs"] for row in rows]), rtol=1e-5)
-    np.testing.assert_allclose(lessons[0]["sst2"], plain_logits(place, "sst2")[:, ::-1], atol=2e-5)
+    distill_from(tmp_path / "run", {"sst2": place}, ["sst2", MOOD], data=[mood, "pocket"])
+    np.testing.assert_allclose(learned_logits[0]["mood"], np.log([row["probs"] for row in rows]), rtol=1e-5)
+    np.testing.assert_allclose(learned_logits[0]["sst2"], plain_logits(place, "sst2")[:, ::-1], atol=2e-5)
     # a teacher that is named for the task comes first
     named = save_checkpoint("Bert", id2label={0: "good", 1: "bad"})
-    learn(tmp_path / "named", {"mood": named}, MOOD, data=mood)
-    assert not np.allclose(lessons[1]["mood"], lessons[0]["mood"])
+    distill_from(tmp_path / "named", {"mood": named}, MOOD, data=mood)
+    assert not np.allclose(learned_logits[1]["mood"], learned_logits[0]["mood"])
     with pytest.raises(UserError, match="'sst2' has no teacher"):
-        learn(tmp_path / "none", None, ["sst2", MOOD], data=[mood, "pocket"])
+        distill_from(tmp_path / "none", None, ["sst2", MOOD], data=[mood, "pocket"])
     with pytest.raises(UserError, match="compare more than logits, but the task 'mood'"):
         api.distill(
             "tinybert-4", teacher={"sst2": place}, tasks=["sst2", MOOD], out=tmp_path / "none",
@@ -479,11 +485,13 @@ def test_soft_labels_beside_teachers(
         )  # fmt: skip
     rows[3]["probs"] = [0.5, 0.4]
     with pytest.raises(UserError, match=r"memory:mood/train, row 3: column 'probs': .* sum to 0\.9"):
-        learn(tmp_path / "none", None, MOOD, data=mood)
+        distill_from(tmp_path / "none", None, MOOD, data=mood)
     assert not (tmp_path / "none").exists()
 
 
-def test_a_checkpoint_is_evaluated(save_checkpoint: Callable[..., Path], mtkd: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_can_be_evaluated(
+    save_checkpoint: Callable[..., Path], mtkd: Any, tmp_path: Path
+) -> None:
     place = save_checkpoint("Roberta", **NEGATIVE_LAST)
     done = mtkd(
         *("evaluate", "--model", place, "--data", "pocket", "--tasks", "sst2", "--split", "train"),
@@ -498,7 +506,7 @@ def test_a_checkpoint_is_evaluated(save_checkpoint: Callable[..., Path], mtkd: A
     assert failed.code == 2 and "--tasks NAME" in failed.err
 
 
-def test_a_checkpoint_predicts_a_file(
+def test_a_checkpoint_can_predict_a_file(
     save_checkpoint: Callable[..., Path], mtkd: Any, tmp_path: Path
 ) -> None:
     place, rows, out = save_checkpoint("Bert"), tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
@@ -538,11 +546,11 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
         api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": ["a", "b"]})
 
 
-def test_a_run_is_compared_with_the_checkpoint_that_taught_it(
+def test_a_student_can_be_compared_with_its_checkpoint_teacher(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = save_checkpoint("Bert")
-    student = learn(tmp_path / "run", place).module
+    student = distill_from(tmp_path / "run", place).module
     plain, reordered = (
         api.evaluate(tmp_path / "run", "pocket", against=place, limit=32, teacher_labels=labels)
         for labels in (None, {"sst2": ["positive", "negative"]})
@@ -586,14 +594,14 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
     with pytest.raises(UserError, match="no head for 'sst2' to copy") as refused:
         api.distill("layerwise-3", out=tmp_path / "run", settings=copied, **given)
     assert refused.value.hint == "use `student.init_heads=random`" and not (tmp_path / "run").exists()
-    sets |= {"train.lr": 1e-12}  # the heads stay as they start
+    sets |= {"train.lr": 1e-12}  # the heads keep their initial weights
     losses = {}
     for heads in ("auto", "linear-probe", "random"):
         out = tmp_path / heads
         student = api.distill("layerwise-3", out=out, settings=sets | {"student.init_heads": heads}, **given)
         losses[heads] = student.scores["sst2"].loss
-        said = "no head to copy for sst2: the student's head starts from a linear probe"
-        assert (said in capsys.readouterr().err) == (heads == "auto")
+        message = "no head to copy for sst2: the student's head starts from a linear probe"
+        assert (message in capsys.readouterr().err) == (heads == "auto")
     assert losses["auto"] == losses["linear-probe"] != losses["random"], "it starts from a linear probe"
 
 
@@ -626,7 +634,7 @@ def test_a_copied_head_predicts_the_labels_in_the_order_of_the_task(
         distil("abx", "teacher")
 
 
-def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_control_with_the_heads_of_the_teacher_causes_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.max_length": 24, "student.transformer.layers": 1, "supervision": "labels"}
     given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "rte", **SHORT}
     with pytest.warns(MtkdWarning, match="starts from the teacher's layers, so it is not a valid control"):

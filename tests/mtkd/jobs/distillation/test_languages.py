@@ -1,4 +1,4 @@
-"""Tasks with a validation split for each language: the scores, their mean, and the epoch that it chooses."""
+"""Tasks with a validation split per language: the scores, their mean, and the choice of the best epoch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def languages(build_once: Callable[..., Path]) -> Path:
     return build_once("languages", make)
 
 
-def tune(data: Path, teacher: Path, out: Path, task: str = "xnli", **changes: object) -> RunDirectory:
+def finetune_on(data: Path, teacher: Path, out: Path, task: str = "xnli", **changes: object) -> RunDirectory:
     settings = load_settings("minilmv2-finetune", "finetune", SETS | changes, task)
     return finetune(Request(str(data), task, out), settings, teacher)
 
@@ -74,10 +74,10 @@ def test_an_epoch_is_chosen_by_the_mean_over_languages() -> None:
 
 
 @pytest.mark.parametrize("metric", ["score", "xnli/validation_sw/accuracy"])
-def test_the_kept_weights_are_those_of_the_best_epoch(
+def test_the_weights_of_the_best_epoch_are_kept(
     metric: str, languages: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
-    record = tune(languages, tiny_teacher, tmp_path / "run", **{"train.metric": metric}).record
+    record = finetune_on(languages, tiny_teacher, tmp_path / "run", **{"train.metric": metric}).record
     splits = [f"xnli/validation_{language}" for language in ("en", "de", "sw")]
     watched_splits = splits if metric == "score" else splits[2:]
     epochs = [epoch["scores"] for epoch in record["training"]["history"]]
@@ -88,10 +88,10 @@ def test_the_kept_weights_are_those_of_the_best_epoch(
     assert record["training"]["best"] == pytest.approx(max(values))
 
 
-def test_scores_of_each_language_and_their_mean(
+def test_each_language_and_the_mean_are_scored(
     mtkd: Callable, languages: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
-    tune(languages, tiny_teacher, tmp_path / "run", **{"train.epochs": 1})
+    finetune_on(languages, tiny_teacher, tmp_path / "run", **{"train.epochs": 1})
     found = evaluate(tmp_path / "run", str(languages), split="test")
     assert list(found) == ["xnli/test_en", "xnli/test_de"]
     words = ["evaluate", "--model", tmp_path / "run", "--data", languages, "--split", "test"]
@@ -108,7 +108,7 @@ def test_scores_of_each_language_and_their_mean(
 
 def test_mlqa_is_tuned_on_english_questions(languages: Path, span_teacher: Path, tmp_path: Path) -> None:
     sets = {"max_length": 48, "learning_rates": [1e-3], "train.epochs": 2}
-    record = tune(languages, span_teacher, tmp_path / "run", "mlqa", **sets).record
+    record = finetune_on(languages, span_teacher, tmp_path / "run", "mlqa", **sets).record
     assert record["rows"]["mlqa"]["train"] > 0
     english = record["scores"]["mlqa/validation_en"]["metrics"]["f1"]
     assert record["tried"] == {"0.001": english}
@@ -116,5 +116,5 @@ def test_mlqa_is_tuned_on_english_questions(languages: Path, span_teacher: Path,
     (tmp_path / "data/squad").symlink_to(languages / "squad")
     (tmp_path / "data/mlqa/validation_de.parquet").symlink_to(languages / "mlqa/validation_de.parquet")
     with pytest.raises(UserError, match=r"train.metric=mlqa/validation_en/f1` watches .* not have") as caught:
-        tune(tmp_path / "data", span_teacher, tmp_path / "none", "mlqa", **sets)
+        finetune_on(tmp_path / "data", span_teacher, tmp_path / "none", "mlqa", **sets)
     assert "expected: validation_de" in str(caught.value) and not (tmp_path / "none").exists()

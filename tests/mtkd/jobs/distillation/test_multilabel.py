@@ -1,4 +1,4 @@
-"""Tasks of type `multilabel`: labels of every form, loss, thresholds, metrics, and every job."""
+"""Tasks of type `multilabel`: forms of labels, loss, thresholds, metrics, and every command."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def parse(values: Any, split: str = "train", task: Task = TOPICS) -> Any:
         pa.array(["fruit|tool", "[]", "animal"]).dictionary_encode(),
     ],
 )
-def test_labels_of_every_form(values) -> None:
+def test_labels_are_parsed_in_every_form(values) -> None:
     found = parse(values)
     assert found.problems == []
     assert found.values.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     assert dict(TYPE.balance(TOPICS, found)) == {"fruit": 1, "animal": 1, "tool": 1, "no label": 1}
 
 
-def test_a_label_with_a_comma_is_one_label() -> None:
+def test_a_label_may_contain_a_comma() -> None:
     task = Task("t", "multilabel", ("text",), ("a, b", "c"))
     assert parse(["a, b", "a, b|c", '["a, b"]'], task=task).values.tolist() == [[1, 0], [1, 1], [1, 0]]
 
 
-def test_wrong_and_missing_labels() -> None:
+def test_wrong_and_missing_labels_are_errors() -> None:
     found = parse(["fruit|stone", "", None, "[1"])
     assert [(problem.row, problem.message.split(";")[0]) for problem in found.problems] == [
         (0, "label 'stone'"), (1, "no label"), (2, "no label"), (3, "label '[1'"),
@@ -90,7 +90,7 @@ def test_loss_is_the_mean_over_labels_and_the_sum_over_labelled_rows() -> None:
     assert logits.grad is not None and logits.grad[1].abs().sum() == 0
 
 
-def test_soft_labels_are_binary_divergences() -> None:
+def test_soft_labels_have_a_binary_kl_divergence_per_label() -> None:
     z_s, z_t, temperature = torch.randn(4, 3), torch.randn(4, 3), 2.5
     found = soft_label_kl(TYPE.softmax_logits(z_s), TYPE.softmax_logits(z_t), temperature)
     p = (z_t / temperature).sigmoid()
@@ -117,7 +117,7 @@ def test_metrics_agree_with_scikit_learn() -> None:
         assert score(TOPICS, constant, labels).primary == pytest.approx(best)
 
 
-def test_thresholds_have_the_best_f1_of_each_label() -> None:
+def test_thresholds_maximise_the_f1_of_each_label() -> None:
     random = np.random.default_rng(1)
     for _ in range(20):
         logits = random.normal(size=(15, 3)).round(1)
@@ -140,7 +140,7 @@ def test_far_logits_give_finite_probabilities() -> None:
     assert TYPE.decode(TOPICS, np.array([[-1.0, 0.0, 1.0]])).tolist() == [[0, 0, 1]]
 
 
-def test_task_files_are_checked(tmp_path: Path, write_task: Callable[..., Path]) -> None:
+def test_invalid_multilabel_task_files_are_errors(tmp_path: Path, write_task: Callable[..., Path]) -> None:
     place = write_task(tmp_path, "multilabel", LABELS, train=[], validation=[])
     text = place.read_text()
     assert resolve(str(place))[0].metrics == ("micro_f1", "macro_f1")
@@ -177,7 +177,7 @@ def test_every_format_gives_a_matrix(topics: Path) -> None:
     assert sizes == {"train": (64, 3), "validation": (16, 3), "test": (16, 3)}
 
 
-def test_through_every_job(
+def test_a_multilabel_task_runs_through_every_command(
     topics: Path, tiny_encoder: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     def run(*words: object) -> str:
@@ -219,7 +219,9 @@ def test_through_every_job(
         assert list(row["probabilities"]) == list(LABELS)
         for (name, p), cut in zip(row["probabilities"].items(), kept["threshold"], strict=True):
             assert abs(p - cut) < 1e-6 or (name in row["prediction"]) == (p > cut)  # p is rounded
-    others = topics / "others.toml"  # with the head and so the thresholds of the task that it was trained on
+    others = (
+        topics / "others.toml"
+    )  # with the head, and therefore the thresholds, of the task that it was trained on
     others.write_text((topics / "topics.toml").read_text().replace('"topics"', '"others"\nhead = "topics"'))
     words = ["--data", "pocket", "--tasks", others, "--split", "test", "--json", tmp_path / "scores.json"]
     run("evaluate", "--model", tuned, *words, "--quiet")

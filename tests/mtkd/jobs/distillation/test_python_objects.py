@@ -1,4 +1,4 @@
-"""What a run records about losses that are passed as objects."""
+"""The record of a run describes losses that are passed as objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Schedule:
         self.start = start
 
 
-class Own(LossTerm):
+class CustomLoss(LossTerm):
     def __init__(self, value: Any):
         super().__init__()
         self.value = value
@@ -30,8 +30,8 @@ class Own(LossTerm):
         raise AssertionError("a description computes no loss")
 
 
-def described(value: Any) -> str:
-    return json.dumps(describe_losses({"own": Own(value)}), allow_nan=False)
+def describe(value: Any) -> str:
+    return json.dumps(describe_losses({"own": CustomLoss(value)}), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def described(value: Any) -> str:
         (lambda: torch.relu, torch.sigmoid),
     ],
 )
-def test_another_attribute_is_another_loss(value: Callable[[], Any], other: Any) -> None:
-    assert described(value()) == described(value()) != described(other)
+def test_a_changed_attribute_makes_a_different_loss(value: Callable[[], Any], other: Any) -> None:
+    assert describe(value()) == describe(value()) != describe(other)
 
 
-def test_attributes_that_hold_themselves_are_described() -> None:
+def test_attributes_that_contain_themselves_are_described() -> None:
     endless: list[Any] = [1]
     endless.append(endless)
-    assert described(endless)
+    assert describe(endless)

@@ -1,4 +1,4 @@
-"""Span tasks from end to end: teacher, students by several recipes, store, scores, answers."""
+"""Span tasks from end to end: teacher, students of several recipes, store, scores, answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STUDENT = {
 }
 
 
-def test_losses_on_spans_take_no_part_of_padding() -> None:
+def test_losses_on_spans_ignore_padding() -> None:
     torch.manual_seed(0)
     mine, theirs = torch.randn(3, 2, 6), torch.randn(3, 2, 6)
     mask = torch.arange(6) < torch.tensor([6, 4, 2])[:, None]
@@ -55,14 +55,14 @@ def test_losses_on_spans_take_no_part_of_padding() -> None:
     assert float(soft_label_kl(*wide, 2.0)) == pytest.approx(naive_kl, rel=1e-5)
 
 
-def test_a_teacher_of_spans_and_classes_is_scored_on_both(span_teacher: Path) -> None:
+def test_a_teacher_of_span_and_classification_tasks_is_scored_on_both(span_teacher: Path) -> None:
     scores = json.loads((span_teacher / "run.json").read_text())["scores"]
     assert set(scores) == {"squad_v2/validation", "rte/validation"}
     spans = scores["squad_v2/validation"]
     assert set(spans["metrics"]) == {"exact_match", "f1"} and spans["rows"] == 32
     assert set(spans["details"]) == {"has_answer_exact_match", "has_answer_f1", "no_answer_accuracy"}
     assert spans["threshold"] is not None
-    # The threshold is the best on these rows: never worse than giving no answer at all.
+    # The threshold was tuned on these rows: always predicting "no answer" cannot be better.
     assert spans["primary"] >= spans["majority"] > 0
     again = evaluate(span_teacher, "pocket", "squad_v2", limit=32).scores
     assert again[0].metrics == spans["metrics"]
@@ -71,7 +71,9 @@ def test_a_teacher_of_spans_and_classes_is_scored_on_both(span_teacher: Path) ->
 @pytest.mark.parametrize(
     "recipe", ["mkd-transformer", "tinybert-4", "mlkd-bert-4", "distilbert-6", "bert-pkd-3", "waldorf"]
 )
-def test_recipes_distil_spans_beside_classes(recipe: str, span_teacher: Path, tmp_path: Path) -> None:
+def test_recipes_distil_span_and_classification_tasks_together(
+    recipe: str, span_teacher: Path, tmp_path: Path
+) -> None:
     sizes = STUDENT | {"student.transformer.layers": 2}
     if recipe == "waldorf":
         sizes = {key: value for key, value in sizes.items() if not key.startswith("student.transformer.")}
@@ -86,7 +88,9 @@ def test_recipes_distil_spans_beside_classes(recipe: str, span_teacher: Path, tm
         assert np.isfinite(score["loss"])
 
 
-def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path: Path) -> None:
+def test_a_store_gives_the_same_student_of_a_span_task_as_the_teacher(
+    span_teacher: Path, tmp_path: Path
+) -> None:
     sets = STUDENT | {"student.transformer.layers": 2, "train.epochs": 2, "train.batch_size": 16}
     sets |= {
         "train.lr": 5e-5,
@@ -106,14 +110,14 @@ def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path:
         torch.testing.assert_close(weight, other[name], atol=5e-5, rtol=0)
 
 
-def test_students_that_read_texts_apart_are_refused(span_teacher: Path, tmp_path: Path) -> None:
+def test_students_that_read_texts_separately_are_rejected(span_teacher: Path, tmp_path: Path) -> None:
     settings = load_settings("mkd-lstm", "distill", {}, "squad_v2")
     with pytest.raises(UserError, match="has no vector for each token"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) -> None:
+def test_a_student_can_be_fine_tuned_on_a_span_task(span_teacher: Path, tmp_path: Path) -> None:
     settings = load_settings("finetune", "finetune", {"train.epochs": 1, "learning_rates": [1e-4]})
     run = finetune(Request("pocket", "squad", tmp_path / "run", 16, 16), settings, span_teacher)
     assert set(run.record["scores"]) == {"squad/validation"}, "a task that it did not know"
@@ -124,14 +128,14 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
     assert not (tmp_path / "not").exists()
 
 
-def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
+def test_contrastive_losses_reject_span_tasks(span_teacher: Path, tmp_path: Path) -> None:
     sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.task_types": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
     with pytest.raises(UserError, match="contrasts classes, but 'squad_v2' has spans of a text"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
 
 
-def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_answers_outside_every_window_are_reported(tiny_encoder: Path, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -142,18 +146,18 @@ def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Pat
     (tmp_path / "squad").mkdir()
     for split in ("train", "validation"):
         pq.write_table(pa.Table.from_pylist([row, short]), tmp_path / f"squad/{split}.parquet")
-    said: list[str] = []
+    warned: list[str] = []
     settings = load_settings("refine", "refine", SMALL)
     request = Request(str(tmp_path), "squad", tmp_path / "run")
-    refine(request, settings, str(tiny_encoder), warn=said.append)
-    same_rows, no_window, chance = said
+    refine(request, settings, str(tiny_encoder), warn=warned.append)
+    same_rows, no_window, chance = warned
     assert "100% of the rows of squad/validation are also training rows" in same_rows
     assert "is not clearly better" in chance
     assert "1 answer of squad is in no window of 48 tokens" in no_window
     assert "squad/train/0" in no_window and "max_length" in no_window
 
 
-def test_predictions_of_a_file_and_an_answerer_agree(
+def test_file_predictions_match_those_of_the_answerer(
     span_teacher: Path, tmp_path: Path, mtkd: Callable
 ) -> None:
     asked = [
@@ -193,13 +197,13 @@ def test_predictions_of_a_file_and_an_answerer_agree(
         assert len(line["n_best"]) > 3 and len({c["text"] for c in line["n_best"]}) == len(line["n_best"])
 
 
-def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
+def test_a_model_without_span_tasks_cannot_answer_questions(tiny_teacher: Path) -> None:
     with pytest.raises(UserError, match="cannot answer questions"):
         SpanAnswerer.load(tiny_teacher)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"answers": {"text": ["red"], "answer_start": [1]}},
@@ -210,8 +214,8 @@ def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
         ({"id": "1"}, "id '1' is also at"),
     ],
 )
-def test_bad_rows_stop_a_run_before_it_begins(
-    change: dict, said: str, tmp_path: Path, mtkd: Callable
+def test_invalid_rows_stop_a_run_before_training(
+    change: dict, message: str, tmp_path: Path, mtkd: Callable
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -224,5 +228,5 @@ def test_bad_rows_stop_a_run_before_it_begins(
     for split in ("train", "validation"):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"squad/{split}.parquet")
     done = mtkd("refine", "--data", tmp_path, "--tasks", "squad", "--out", tmp_path / "run")
-    assert done.code == 2 and said in done.err and "Traceback" not in done.err
+    assert done.code == 2 and message in done.err and "Traceback" not in done.err
     assert not (tmp_path / "run").exists()

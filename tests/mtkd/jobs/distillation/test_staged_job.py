@@ -1,4 +1,4 @@
-"""Recipes in stages, and on plain text: what stages leave, going on after a kill, starting from a run."""
+"""Recipes with stages and on plain text: outputs of stages, resuming, starting from another run."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def weights(place: Path) -> dict[str, torch.Tensor]:
     return MultiTaskModel.load(place).state_dict()
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def two_stages(out: Path, teacher: Path, **changes: object) -> Path:
+def run_two_stages(out: Path, teacher: Path, **changes: object) -> Path:
     settings = settings_of("mlkd-bert-4", {**TWO_STAGES, **changes})
     distill(Request("pocket", "rte,stsb", out, 24, 16), settings, str(teacher))
     return out
 
 
 @pytest.fixture(scope="session")
-def whole(tiny_teacher: Path, build_once: Callable[..., Path]) -> Path:
-    """A run in two stages."""
-    return build_once("two-stages", lambda out: two_stages(out, tiny_teacher))
+def uninterrupted_run(tiny_teacher: Path, build_once: Callable[..., Path]) -> Path:
+    """A run with two stages."""
+    return build_once("two-stages", lambda out: run_two_stages(out, tiny_teacher))
 
 
 def command(recipe: str, changes: dict, *words: object) -> list[str]:
@@ -71,44 +71,47 @@ def command(recipe: str, changes: dict, *words: object) -> list[str]:
     return ["distill", recipe, *map(str, words), *sets]
 
 
-def test_every_recipe_has_a_source_and_settled_stages() -> None:
+def test_every_recipe_names_its_source_and_resolves_its_stages() -> None:
     for name in recipe_names():
         settings = settings_of(name, {})
         assert settings.source and settings.resolved_stages()
 
 
-def test_each_stage_leaves_a_model_and_the_log_its_terms(whole: Path) -> None:
-    record = json.loads((whole / "run.json").read_text())
+def test_each_stage_writes_a_model_and_logs_its_terms(uninterrupted_run: Path) -> None:
+    record = json.loads((uninterrupted_run / "run.json").read_text())
     assert list(record["training"]) == ["layers", "prediction"]
-    first = (whole / "stages" / "layers" / "log.jsonl").read_text()
+    first = (uninterrupted_run / "stages" / "layers" / "log.jsonl").read_text()
     assert "loss/mha" in first and "loss/kd" not in first and "score/" not in first
-    assert "loss/kd" in (whole / "stages" / "prediction" / "log.jsonl").read_text()
-    assert same(weights(whole), weights(whole / "stages" / "prediction"))
-    assert not same(weights(whole), weights(whole / "stages" / "layers"))
-    assert not any("projection" in name for name in weights(whole)) and not list(whole.rglob("checkpoints"))
+    assert "loss/kd" in (uninterrupted_run / "stages" / "prediction" / "log.jsonl").read_text()
+    assert same_weights(weights(uninterrupted_run), weights(uninterrupted_run / "stages" / "prediction"))
+    assert not same_weights(weights(uninterrupted_run), weights(uninterrupted_run / "stages" / "layers"))
+    assert not any("projection" in name for name in weights(uninterrupted_run)) and not list(
+        uninterrupted_run.rglob("checkpoints")
+    )
 
 
-def test_a_loss_off_one_stage_and_a_stage_from_another_run(
-    whole: Path, tiny_teacher: Path, tmp_path: Path
+def test_a_loss_can_be_off_in_one_stage_and_a_stage_can_start_from_another_run(
+    uninterrupted_run: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
-    less = two_stages(tmp_path / "less", tiny_teacher, **{"terms.ffn.weight": 0})
+    less = run_two_stages(tmp_path / "less", tiny_teacher, **{"terms.ffn.weight": 0})
     assert "loss/ffn" not in (less / "stages" / "layers" / "log.jsonl").read_text()
-    once = two_stages(tmp_path / "once", tiny_teacher, one_stage=True)
+    once = run_two_stages(tmp_path / "once", tiny_teacher, one_stage=True)
     assert {"loss/ffn", "loss/kd"} <= set(json.loads((once / "log.jsonl").read_text().splitlines()[0]))
-    later = two_stages(
+    later = run_two_stages(
         tmp_path / "later",
         tiny_teacher,
         run_stages=["prediction"],
-        **{"student.transformer.init": str(whole / "stages" / "layers"), "train.lr": 1e-12},
+        **{"student.transformer.init": str(uninterrupted_run / "stages" / "layers"), "train.lr": 1e-12},
     )
     start, end = (
-        MultiTaskModel.load(place).encoder.state_dict() for place in (whole / "stages" / "layers", later)
+        MultiTaskModel.load(place).encoder.state_dict()
+        for place in (uninterrupted_run / "stages" / "layers", later)
     )
     for name in start:
         torch.testing.assert_close(start[name], end[name], atol=1e-6, rtol=0)
 
 
-def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
+def test_settings_of_a_task_apply_when_it_is_trained_alone() -> None:
     alone = load_settings("mlkd-bert-4", "distill", {}, "cola")
     assert [stage.train.epochs for stage in alone.resolved_stages()] == [50, 30]
     assert alone.student.max_length == 64 and alone.train.lr == 1e-5
@@ -119,11 +122,13 @@ def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
     assert [stage.train.epochs for stage in settings_of("mlkd-bert-4", mixed).resolved_stages()] == [7, 2]
 
 
-def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply(whole: Path) -> None:
+def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply(
+    uninterrupted_run: Path,
+) -> None:
     assert (
         "the settings that mlkd-bert-4 has for stsb apply only in a run on that task alone. "
         "This run uses train.lr = 2e-05."
-    ) in json.loads((whole / "run.json").read_text())["warnings"]
+    ) in json.loads((uninterrupted_run / "run.json").read_text())["warnings"]
     settings = settings_of("mlkd-bert-4", {"train.epochs": 3})
     (warning,) = _per_task_warnings(settings, resolve("cola,mnli"))
     assert "has for cola, mnli apply only" in warning and "student.max_length = 128" in warning
@@ -134,26 +139,26 @@ def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply
 
 
 def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str) -> None:
-    """Kill the command when it has renamed a path that matches, then run it to its end."""
+    """Kill the command when it has renamed a path that matches the pattern, then run it to its end."""
     killed = processes.run(*words, kill_at=at)
     assert killed.code == -signal.SIGKILL, killed.err
     done = mtkd(*words)
     assert done.code == 0, done.err
 
 
-def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
+def test_a_run_killed_in_its_second_stage_resumes_to_the_same_weights(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
     changes = {"train.checkpoint_steps": 1, "stages.prediction.train.epochs": 2}
-    straight = two_stages(tmp_path / "straight", tiny_teacher, **changes)
+    straight = run_two_stages(tmp_path / "straight", tiny_teacher, **changes)
     out = tmp_path / "killed"
     words = command("mlkd-bert-4", {**TWO_STAGES, **changes}, "--data", "pocket", "--tasks", "rte,stsb")
     words += ["--limit", "24", "--eval-limit", "16", "--teacher", str(tiny_teacher), "--out", str(out)]
     killed_and_resumed(processes, mtkd, words, "*/stages/prediction/checkpoints/step-000000004")
-    assert same(weights(straight), weights(out))
+    assert same_weights(weights(straight), weights(out))
 
 
-def test_what_finished_stages_recorded_is_kept_on_resume(
+def test_records_of_finished_stages_are_kept_on_resume(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"word {n}" for n in range(12)]
@@ -198,7 +203,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def on_text(
+def run_on_text(
     out: Path, corpus: Path, teacher: Path, recipe: str = "minilmv2-6x384", **changes: object
 ) -> Path:
     settings = settings_of(recipe, {**RELATIONS, **changes})
@@ -206,12 +211,12 @@ def on_text(
     return out
 
 
-def test_a_student_of_plain_text_serves_everywhere(
+def test_a_student_trained_on_plain_text_works_in_every_command(
     mtkd: Callable, corpus: Path, tiny_encoder: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     from transformers import AutoModel
 
-    out = on_text(tmp_path / "run", corpus, tiny_encoder)
+    out = run_on_text(tmp_path / "run", corpus, tiny_encoder)
     assert AutoModel.from_pretrained(out / "model").config.hidden_size == 12
     assert "text/held-out" in json.loads((out / "run.json").read_text())["scores"]
     tuned = mtkd(
@@ -264,21 +269,21 @@ def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
     assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
 
-def test_text_killed_and_gone_on_with_ends_the_same(
+def test_a_killed_run_on_text_resumes_to_the_same_weights(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
     # A pass has 19 steps: the run is killed in the first and ends in the second.
     changes = {"train.checkpoint_steps": 5, "train.steps": 30, "train.steps_per_epoch": 12}
     changes["train.batch_size"] = 16
-    straight = on_text(tmp_path / "straight", corpus, tiny_encoder, **changes)
+    straight = run_on_text(tmp_path / "straight", corpus, tiny_encoder, **changes)
     out = tmp_path / "killed"
     words = command("minilmv2-6x384", {**RELATIONS, **changes}, "--text", corpus, "--teacher", tiny_encoder)
     words += ["--eval-limit", "4", "--out", str(out)]
     killed_and_resumed(processes, mtkd, words, "*/checkpoints/step-000000015")
-    assert same(weights(straight), weights(out))
+    assert same_weights(weights(straight), weights(out))
 
 
-def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path) -> None:
+def test_one_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path) -> None:
     reader = Reader(Tokeniser.load(str(tiny_encoder)), "joined", 24)
     files = TextFiles.open(corpus)
     texts = [text for chunk in files.chunks() for text in chunk.to_pylist()]
@@ -325,7 +330,7 @@ def test_packed_texts_fill_every_sequence_and_lose_no_token(corpus: Path, tiny_e
 
 
 @pytest.mark.parametrize(
-    ("recipe", "changes", "complaint"),
+    ("recipe", "changes", "message"),
     [
         ("mkd-lstm", {"train.steps": 2}, r"logits \(logits_mse\) of mkd-lstm needs a task"),
         ("minilmv2-6x384", {"train.steps": None}, "text is measured in steps"),
@@ -333,11 +338,11 @@ def test_packed_texts_fill_every_sequence_and_lose_no_token(corpus: Path, tiny_e
         ("minilmv2-6x384", {"supervision": "labels"}, "plain text has no labels"),
     ],
 )
-def test_text_that_cannot_be_learned_from(
-    recipe: str, changes: dict, complaint: str, corpus: Path, tiny_encoder: Path, tmp_path: Path
+def test_unusable_text_is_an_error(
+    recipe: str, changes: dict, message: str, corpus: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     sizes = RELATIONS if recipe.startswith("mini") else {}
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         settings = settings_of(recipe, {**sizes, **changes})
         distill_text(Request("", "text", tmp_path / "run"), settings, str(tiny_encoder), corpus)
     assert not (tmp_path / "run").exists()

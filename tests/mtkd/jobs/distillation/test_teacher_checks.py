@@ -1,4 +1,4 @@
-"""Checks of a teacher's outputs before training: their order, on few and on many labelled rows."""
+"""Checks of the order of a teacher's outputs before training, on few and on many labelled rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check = Callable[[int, int, float], list[str]]
 
 @pytest.fixture
 def check(save_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Checks a teacher whose outputs are swapped in this share of the rows, given numbers of rows."""
+    """A function that checks a teacher whose outputs are swapped in a fraction of the rows."""
 
     def logits(model: Any, task: Any, rows: Any, *_: Any) -> np.ndarray:
         swapped = np.random.default_rng(0).permutation(len(rows)) < share * len(rows)
@@ -51,7 +51,7 @@ def check(save_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def test_with_few_rows_the_likely_order_is_named_and_not_more_training(check: Check) -> None:
+def test_with_few_rows_the_warning_names_the_likely_order_and_does_not_advise_training(check: Check) -> None:
     assumed, remark = check(12, 0, 0.75)
     assert "LABEL_0, LABEL_1" in assumed
     assert "scores 0.250 on sst2/validation; its outputs may be in another order: as negative" in remark
@@ -66,13 +66,13 @@ def test_training_rows_decide_if_validation_rows_cannot(check: Check) -> None:
     assert refused.value.hint is not None and "{'sst2': ['positive', 'negative']}" in refused.value.hint
 
 
-def test_a_weak_teacher_in_the_right_order_should_be_refined(check: Check) -> None:
+def test_a_weak_teacher_with_the_right_order_gets_the_advice_to_refine_it(check: Check) -> None:
     _, weak = check(60, 100, 0.5)
     assert "Train it longer" in weak and "another order" not in weak
-    assert len(check(60, 100, 0.1)) == 1  # only that the order was assumed
+    assert len(check(60, 100, 0.1)) == 1  # only the message that the order was assumed
 
 
-def test_a_teacher_with_another_scale_is_named() -> None:
+def test_a_teacher_with_another_output_range_causes_a_warning() -> None:
     labels = np.linspace(0, 5, 40)
     noise = np.random.default_rng(0).normal(0, 0.3, (40, 1))
     assert teacher_checks._other_scale(labels[:, None] + noise, labels) is None

@@ -1,4 +1,4 @@
-"""Unlabelled rows: the student learns from them as from any other row of its teacher."""
+"""Unlabelled rows: the student learns the teacher's outputs on them as on any other row."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def assert_same(one: RunDirectory, other: RunDirectory) -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_half_of_the_rows_without_labels_changes_nothing_if_only_logits_count(
+def test_removing_half_of_the_labels_changes_nothing_if_only_logits_are_compared(
     tiny_teacher: Path, tmp_path: Path
 ) -> None:
     """The same 48 rows, in the same order, with the labels of the last 24 removed."""
@@ -88,13 +88,13 @@ def test_half_of_the_rows_without_labels_changes_nothing_if_only_logits_count(
     with_null_labels = bare.append_column("label", pa.nulls(24, pa.int64())).to_pandas()
     source = TableSource({"sst2": half})
     cached = weights(run(tmp_path / "cached", tiny_teacher, source, with_null_labels))
-    for name, value in weights(expected).items():  # the teacher reads other batches: equal but for rounding
+    for name, value in weights(expected).items():  # the teacher sees different batches: equal up to rounding
         torch.testing.assert_close(cached[name], value, atol=1e-4, rtol=1e-3)
     fewer = run(tmp_path / "fewer", tiny_teacher, named, limit=0)
     assert fewer.record["rows"]["sst2"] == {"train": 24, "unlabelled": 0, "validation": 16}
 
 
-def test_rows_without_labels_need_a_loss_that_can_use_them(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_unlabelled_rows_need_a_loss_that_can_use_them(tiny_teacher: Path, tmp_path: Path) -> None:
     source = TableSource({"sst2": {split: pocket(split).slice(0, 16) for split in ("train", "validation")}})
     rows = ["a fine film", "a dull film"]
     with pytest.raises(UserError, match="every loss of this run needs labels"):
@@ -148,7 +148,7 @@ def test_a_killed_run_does_not_label_the_same_rows_again(
     assert record["identity"]["unlabelled"] == {"sst2": str(file)}
 
 
-def test_logits_that_were_damaged_after_an_interruption_are_computed_again(
+def test_logits_damaged_after_an_interruption_are_recomputed(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
@@ -173,14 +173,14 @@ def test_logits_that_were_damaged_after_an_interruption_are_computed_again(
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_processes_label_the_rows(
+def test_worker_processes_label_the_rows(
     tiny_teacher: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The logits and the student are those of one process; with Ray, although a worker is killed."""
+    """The logits and the student equal those of one process; with Ray, although a worker is killed."""
     monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     killed = tmp_path / "killed"
@@ -216,7 +216,9 @@ def test_workers_need_rows_to_label_and_a_teacher_on_disk(tiny_teacher: Path, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_store_holds_them_for_runs_with_fewer(mtkd: Any, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_store_serves_runs_with_fewer_unlabelled_rows(
+    mtkd: Any, tiny_teacher: Path, tmp_path: Path
+) -> None:
     words = ["--data", "pocket", "--tasks", "sst2", "--limit", 16, "--unlabelled", "sst2=unlabelled"]
     words.append("--quiet")
     store = tmp_path / "store"
@@ -245,7 +247,7 @@ def write_texts(path: Path, count: int, word: str = "film") -> str:
     return str(path)
 
 
-def test_copies_of_rows_without_labels_follow_the_rows(mtkd: Any, tmp_path: Path) -> None:
+def test_copies_of_unlabelled_rows_follow_their_rows(mtkd: Any, tmp_path: Path) -> None:
     file, corpus = write_texts(tmp_path / "more.csv", 30), tmp_path / "corpus"
     words = ["--data", "pocket", "--tasks", "sst2", "--limit", 16, "--copies", 2, "--p", 0.3, "--quiet"]
     made = mtkd("augment", "mask", *words, "--unlabelled", f"sst2={file}", "--out", corpus)
@@ -282,8 +284,8 @@ def test_copies_of_rows_without_labels_follow_the_rows(mtkd: Any, tmp_path: Path
     assert again.code == 2 and "another corpus" in again.err
 
 
-def test_copies_train_like_other_rows_without_labels(tiny_teacher: Path, tmp_path: Path) -> None:
-    """The same rows in the same order: copies from a corpus, or all from one table without labels."""
+def test_copies_are_trained_on_like_other_unlabelled_rows(tiny_teacher: Path, tmp_path: Path) -> None:
+    """The same rows in the same order: as copies from a corpus, or all from one unlabelled table."""
     splits = {split: pocket(split).slice(0, 16) for split in ("train", "validation")}
     more = {"sentence": [f"a fine film of number {n}" for n in range(12)]}
     corpus = mask({"sst2": splits}, "sst2", tmp_path / "corpus", unlabelled={"sst2": more}, copies=1)
@@ -302,7 +304,7 @@ def test_copies_train_like_other_rows_without_labels(tiny_teacher: Path, tmp_pat
     assert found.record["rows"]["sst2"] == {"train": 56, "unlabelled": 40, "validation": 16}
 
 
-def test_copies_of_candidates_without_labels_stay_in_groups(tmp_path: Path) -> None:
+def test_copies_of_unlabelled_candidates_stay_in_their_groups(tmp_path: Path) -> None:
     rank = Task(name="r", kind="rank", columns=("a", "b"), labels=("no", "yes"), group="a", positive=1)
     train = {"a": ["x", "x", "y"], "b": ["1", "2", "3"], "label": [0, 1, 1]}
     splits = {"train": train, "validation": train}

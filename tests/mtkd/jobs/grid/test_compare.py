@@ -1,4 +1,4 @@
-"""Grids: what they run, what a failed cell does, going on, and the table."""
+"""Grids: their runs, failed cells, resuming, and the table."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ HERE = GridInputs(
 )
 
 
-class Ended:
-    """A process that has ended."""
+class EndedProcess:
+    """A process that has already ended."""
 
     def __init__(self, code: int):
         self.code = code
@@ -88,24 +88,26 @@ class Ended:
 
 @pytest.fixture
 def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The command lines of the runs that a comparison starts; each runs in a forked process."""
+    """The command lines of the runs that a comparison starts, each in a forked process."""
     commands: list[list[str]] = []
-    one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
+    one_at_a_time = threading.Lock()  # the fork server answers one request at a time
     real_popen = subprocess.Popen
 
     def popen(words: list[str], *given: Any, **options: Any) -> Any:
         if words[:3] == [sys.executable, "-m", "mtkd.cli.main"]:
             return run(words, **options)
-        return real_popen(words, *given, **options)  # matplotlib lists the fonts when first used on a machine
+        return real_popen(
+            words, *given, **options
+        )  # matplotlib lists the fonts when it is first used on a machine
 
-    def run(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
+    def run(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> EndedProcess:
         assert stderr == subprocess.STDOUT
         assert stat.S_ISFIFO(os.fstat(stdin).st_mode) and env[PARENT]
         with one_at_a_time:
             commands.append(words)
             answered = processes.run(*words[3:])
         stdout.write(answered.out + answered.err)
-        return Ended(answered.code)
+        return EndedProcess(answered.code)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
@@ -113,17 +115,17 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def words_of(file: Path, out: Path, *given: object) -> list[object]:
+def compare_command(file: Path, out: Path, *given: object) -> list[object]:
     words = ["compare", file, "--data", "pocket", *given, "--out", out]
     return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
 
 
-def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
+def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    words = words_of(file, out, "--teacher", tiny_teacher)
+    words = compare_command(file, out, "--teacher", tiny_teacher)
     first = mtkd(*words, "--columns", "all")
     assert first.code == 1, "a cell failed"
     assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
@@ -164,7 +166,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     tie = rows[2]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
-    words = words_of(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher)
+    words = compare_command(file, out.rename(tmp_path / "moved"), "--teacher", tiny_teacher)
     moved = mtkd(*words, "--reference", LINEAR)
     assert moved.code == 0 and len(started) == 1, "finished runs stay finished in another directory"
     _, two, *_, linear, _ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
@@ -198,7 +200,7 @@ rounds = 1
 """
 
 
-def test_two_at_a_time_and_an_interruption_change_nothing(
+def test_parallel_and_interrupted_runs_give_the_same_table(
     mtkd: Callable,
     tiny_encoder: Path,
     tmp_path: Path,
@@ -214,7 +216,7 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
                 row.pop(cost)
         return rows
 
-    words = words_of(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
+    words = compare_command(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
     assert mtkd(*words, "--jobs", 2).code == 0
     assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
     rows = table()
@@ -230,7 +232,7 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
         shutil.rmtree(place) if place.is_dir() else place.unlink()
 
     def interrupted(*given: Any, **more: Any) -> Any:
-        return Ended(143) if len(started) == 2 else popen(*given, **more)
+        return EndedProcess(143) if len(started) == 2 else popen(*given, **more)
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     assert mtkd(*words).code == 130 and not (tmp_path / "out/compare.json").exists()
@@ -239,7 +241,7 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
     assert table() == rows
 
 
-def test_a_command_ends_with_the_comparison_that_started_it() -> None:
+def test_a_command_is_killed_when_its_comparison_is_killed() -> None:
     code = "from mtkd.training.interrupts import die_with_parent as d; d(); print('up', flush=True)"
     words = [sys.executable, "-c", f"{code}; __import__('time').sleep(99)"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4]), PARENT: "1"}
@@ -251,8 +253,8 @@ def test_a_command_ends_with_the_comparison_that_started_it() -> None:
         assert process.wait(60) == -signal.SIGKILL
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let every command be this Python code, with the words of the command as its arguments."""
+def replace_commands(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Replace every command by this Python code, which gets the words of the command as its arguments."""
     popen = subprocess.Popen
 
     def start(words: list[str], **more: Any) -> Any:
@@ -274,40 +276,42 @@ while not (here / "a").exists() or not (here / "b").exists():
 """
 
 
-def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, MEET)
+def test_jobs_run_in_parallel_after_their_dependencies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_commands(monkeypatch, MEET)
     monkeypatch.setattr("torch.get_num_threads", lambda: 6)
     bad, a, b = (Job((str(tmp_path), name), tmp_path / "runs" / name) for name in ("bad", "a", "b"))
     late = Job((str(tmp_path), "late"), tmp_path / "runs/late", (a, b))
     never = Job((str(tmp_path), "never"), tmp_path / "runs/never", (bad,))
-    said: list[str] = []
-    broken = run_jobs([bad, never, late, a, b, a], 2, said.append)
+    printed: list[str] = []
+    broken = run_jobs([bad, never, late, a, b, a], 2, printed.append)
     assert broken == {bad.out: "error: bad luck", never.out: "error: bad luck"}
-    assert [line.split()[-1] for line in said if line.startswith("[")] == ["bad", "a", "b", "late"]
+    assert [line.split()[-1] for line in printed if line.startswith("[")] == ["bad", "a", "b", "late"]
     assert (tmp_path / "a").read_text() == "3", "half of the threads each"
     assert not (tmp_path / "never").exists()
 
 
-def test_a_teacher_of_another_task_is_refused_before_the_first_run(
+def test_a_teacher_of_a_different_task_is_rejected_before_the_first_run(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID.replace('"rte"', '"cola"'), encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tiny_teacher))
+    done = mtkd(*compare_command(file, out, "--teacher", tiny_teacher))
     assert done.code == 2 and "has no head for the task 'cola'" in done.err
     assert not started and not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("recipe", "key", "value", "complaint"),
+    ("recipe", "key", "value", "message"),
     [
         ("mkd-lstm", "bilstm.embeddings", "v.txt", "student.bilstm.embeddings=v.txt does not exist"),
         ("tinybert-4", "transformer.init", "./none", "there is no directory './none'"),
         ("minilmv2-6x384", "max_length", 64, "cannot load the encoder of 'owner/none'"),
     ],
 )
-def test_what_a_student_starts_or_learns_from_is_checked_before_the_first_run(
-    recipe: str, key: str, value: Any, complaint: str, mtkd: Callable, started: list, tmp_path: Path
+def test_encoders_and_teachers_are_checked_before_the_first_run(
+    recipe: str, key: str, value: Any, message: str, mtkd: Callable, started: list, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     lines = (
@@ -319,13 +323,11 @@ def test_what_a_student_starts_or_learns_from_is_checked_before_the_first_run(
     file.write_text("\n".join(lines))
     words = ("compare", file, "--data", "pocket", "--teacher", "owner/none", "--out", out)
     refused = mtkd(*words)
-    assert (
-        refused.code == 2 and complaint in refused.err and ("cell 'x'" in refused.err or key == "max_length")
-    )
+    assert refused.code == 2 and message in refused.err and ("cell 'x'" in refused.err or key == "max_length")
     assert not started and not out.exists()
 
 
-def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_first_run(
+def test_a_checkpoint_with_wrong_or_missing_labels_is_rejected_before_the_first_run(
     mtkd: Callable, tmp_path: Path, started: list[list[str]]
 ) -> None:
     from transformers import BertConfig, BertForSequenceClassification
@@ -335,18 +337,18 @@ def test_a_checkpoint_with_other_labels_or_none_at_all_is_refused_before_the_fir
     BertForSequenceClassification(config).save_pretrained(tmp_path / "checkpoint")
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "are named bad, good, but the labels of the task 'rte' are" in done.err
     assert "in the order of the outputs: --teacher-labels rte=FIRST,SECOND" in done.err
     file.write_text(GRID.replace('"rte"', '"rte,sst2"'), encoding="utf-8")
-    done = mtkd(*words_of(file, out, "--teacher", tmp_path / "checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", tmp_path / "checkpoint"))
     assert done.code == 2 and "is for one task" in done.err
-    done = mtkd(*words_of(file, out, "--teacher", "no-such-checkpoint"))
+    done = mtkd(*compare_command(file, out, "--teacher", "no-such-checkpoint"))
     assert done.code == 2 and "cannot load the model of 'no-such-checkpoint'" in done.err
     assert not started and not out.exists()
 
 
-def test_the_order_of_a_checkpoints_labels_is_passed_on_to_the_runs_that_learn_from_it(
+def test_the_label_order_of_a_checkpoint_is_passed_to_its_students(
     mtkd: Callable, save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
@@ -372,7 +374,7 @@ def test_the_order_of_a_checkpoints_labels_is_passed_on_to_the_runs_that_learn_f
     assert useless.code == 2 and "learns from the logits of a given teacher" in useless.err
 
 
-def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
+def test_a_misspelt_grid_or_key_gets_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("seedz = [0]\n" + GRID, encoding="utf-8")
     with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
         load_grid(str(tmp_path / "gridd.toml"), {}, {})
@@ -390,7 +392,7 @@ def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
     ("wrong", "message"),
     [({"seeds": ["1"]}, "seeds.0"), ({"cells": {"a": {"steps_of": ""}}}, r"unknown cell \(steps_of\) ''")],
 )
-def test_seeds_are_numbers_and_steps_of_names_a_cell(
+def test_invalid_seeds_and_unknown_reference_cells_are_errors(
     tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
@@ -398,7 +400,7 @@ def test_seeds_are_numbers_and_steps_of_names_a_cell(
         load_grid(str(tmp_path / "grid.toml"), wrong, {})
 
 
-def test_task_files_are_found_beside_a_grid_unless_they_are_here(
+def test_task_files_are_looked_up_in_the_current_directory_and_then_beside_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = tmp_path / "job", tmp_path / "here"
@@ -419,7 +421,7 @@ def test_task_files_are_found_beside_a_grid_unless_they_are_here(
     assert y.then and y.then.tasks is None and loaded.refine and loaded.refine.tasks == "../job/a.toml"
 
 
-def test_recipe_files_are_found_beside_a_grid_unless_they_are_here(
+def test_recipe_files_are_looked_up_in_the_current_directory_and_then_beside_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = tmp_path / "job", tmp_path / "here"
@@ -476,9 +478,9 @@ def test_a_grid_of_refined_encoders_needs_no_teacher(mtkd: Callable, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_also_ends_the_running_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
-    stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
+    replace_commands(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
 
     start = time.monotonic()
 
@@ -495,12 +497,12 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def paths_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run takes any path for one that exists."""
+    """Make a dry run treat every path as existing."""
     monkeypatch.setattr("mtkd.cli.comparison_dry_run.check_given_paths", lambda *_: None)
 
 
 @pytest.mark.parametrize("name", grid_names())
-def test_the_grids_that_ship_print_their_commands(
+def test_built_in_grids_print_their_commands(
     name: str, mtkd: Callable, tmp_path: Path, paths_exist: None
 ) -> None:
     first = load_grid(name, {}, {}).tasks[0]
@@ -526,7 +528,7 @@ def test_the_grids_that_ship_print_their_commands(
         assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
 
 
-# Options that a grid needs, and what else a dry run says about them.
+# Options that a grid needs, and what a dry run prints about them.
 DATA_NEEDED = {"data": "--data DIR, --data pocket or --data hub"}
 NEEDS = {
     "mlkd-table-8": DATA_NEEDED
@@ -541,7 +543,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_dry_run_needs_no_option(
+def test_a_dry_run_works_without_options(
     name: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths_exist: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -568,7 +570,7 @@ def test_a_dry_run_needs_no_option(
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "message"),
     [
         (["--data", "none"], "the data directory 'none' does not exist"),
         (["--text", "none"], "no such file or directory: none"),
@@ -579,12 +581,12 @@ def test_a_dry_run_needs_no_option(
         (["--unlabelled", "rte=none.csv"], "no file of unlabelled rows of task 'rte': none.csv"),
     ],
 )
-def test_a_dry_run_refuses_paths_that_do_not_exist(
-    given: list[str], complaint: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_dry_run_rejects_missing_paths(
+    given: list[str], message: str, mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refused = mtkd("compare", "mkd-table-1", "--dry-run", *given)
-    assert refused.code == 2 and complaint in refused.err and not refused.out
+    assert refused.code == 2 and message in refused.err and not refused.out
     assert mtkd("compare", "mkd-table-1", "--dry-run", "--data", "pocket").code == 0
 
 
@@ -596,7 +598,7 @@ def test_a_dry_run_prints_the_step_that_refines_the_teacher(mtkd: Callable, tmp_
     assert "--teacher teaching/teacher/rte" in done.out
 
 
-def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_of_all(
+def test_a_dry_run_without_a_grid_prints_one_command_per_grid_or_all_commands(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths_exist: None
 ) -> None:
     few = ["mkd-table-2", "mlkd-table-8", "waldorf-ablation"]
@@ -660,7 +662,7 @@ def test_without_a_grid_a_dry_run_prints_a_command_for_each_and_with_all_those_o
     )
 
 
-def test_a_grid_as_commands() -> None:
+def test_a_grid_expands_to_the_expected_commands() -> None:
     changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
     run = plan_runs(grid, HERE)[1]
@@ -694,7 +696,7 @@ def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
     assert runs == dict.fromkeys(cells, 2) | {"none": 1, "a teacher": 1}
 
 
-def test_seeds_share_a_first_run_that_has_a_seed_of_its_own(tmp_path: Path) -> None:
+def test_seeds_share_a_first_run_with_its_own_seed(tmp_path: Path) -> None:
     first = "[first]\nrecipe = 'minilm-6'\nseed = 7\n"
     cells = {
         "as the grid": "",
@@ -713,7 +715,7 @@ def test_seeds_share_a_first_run_that_has_a_seed_of_its_own(tmp_path: Path) -> N
     assert found == dict(zip(cells, (["7", "7"], ["8", "8"], ["7", "7"], ["1", "2"]), strict=True))
 
 
-def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
+def test_a_student_of_plain_text_is_fine_tuned_without_a_teacher(tmp_path: Path) -> None:
     given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
     changes = {"grid": "minilmv2-table-8", "tasks": ["sst2,cola"]}
@@ -747,7 +749,7 @@ def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
     assert "[refine] is skipped" not in mtkd(*words, "--tasks", "rte").err
 
 
-def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path) -> None:
+def test_a_cell_uses_its_own_corpus_or_else_the_given_one(tmp_path: Path) -> None:
     cells = {"none": "false", "given": "true", "own": "'questions/{task}'"}
     toml = "".join(f"[cells.{name}]\ncorpus = {corpus}\n" for name, corpus in cells.items())
     (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{toml}")
@@ -757,10 +759,10 @@ def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path)
     used = {name: words[name][words[name].index("--corpus") + 1] for name in ("given", "own")}
     assert used == {"given": "copies/rte", "own": "questions/rte"}
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {}, without=["given"])
-    plan_runs(grid, replace(HERE, corpus=None))  # a cell with its own corpus needs no other
+    plan_runs(grid, replace(HERE, corpus=None))  # a cell with its own corpus needs no other corpus
 
 
-def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
+def test_students_can_be_fine_tuned_on_new_tasks() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     for run in plan_runs(load_grid("mkd-table-3", {"refine": None}, {}), HERE):
         distil, *tuned = run.jobs
@@ -886,7 +888,7 @@ set = { "train.batch_size" = 8 }
 """
 
 
-def test_epochs_are_the_references_steps_for_cells_with_other_batches_or_rows(tmp_path: Path) -> None:
+def test_cells_with_other_batch_sizes_or_rows_train_for_the_steps_of_the_reference(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(EPOCHS, encoding="utf-8")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
     planned = plan_runs(grid, GridInputs("pocket", "teach", tmp_path, corpus="copies", epochs=4))
@@ -975,7 +977,7 @@ def test_a_control_starts_from_the_same_run_on_plain_text(tmp_path: Path) -> Non
     assert "supervision" in " ".join(control.argv) and "transformer.init" not in " ".join(control.argv)
 
 
-def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_path: Path) -> None:
+def test_settings_given_with_a_grid_do_not_override_those_that_define_a_control(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     file.write_text(CONTROLS, encoding="utf-8")
     sets = {"supervision": "teacher", "student.transformer.init": "teacher"}
@@ -987,13 +989,13 @@ def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_p
         load_grid(str(file), {}, {"supervision": "labels"})
     alone = load_grid(str(file), {}, {"supervision": "labels"}, ["slow", "three, labels"])
     assert list(alone.cells) == ["three"]
-    complaint = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
-    with pytest.raises(UserError, match=complaint):
+    message = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
+    with pytest.raises(UserError, match=message):
         load_grid(str(file), {}, {}, ["three"])
 
 
 @pytest.mark.parametrize(
-    ("cell", "complaint"),
+    ("cell", "message"),
     [
         (
             "[cells.'three, labels']",
@@ -1012,16 +1014,16 @@ def test_settings_given_with_a_grid_do_not_change_what_makes_a_control_one(tmp_p
         ("[cells.x]\nset = 3", r"cells.x.set = 3 is not valid\n  expected: table of anything"),
     ],
 )
-def test_a_cell_that_can_have_no_control(cell: str, complaint: str, tmp_path: Path) -> None:
+def test_cells_without_a_possible_control_are_errors(cell: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(f"{CONTROLS}\n{cell}\n", encoding="utf-8")
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
 
 
 TRAINED = {"rte": 100, "sst2": 200}
 
 
-def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
+def test_seeds_can_have_their_own_teacher_and_cells_their_own_number_of_rows() -> None:
     changes = {"seeds": [4, 5], "refine": {"encoder": "minilm", "seed": "each"}}
     grid = load_grid("scripts/grids/few_labels.toml", changes, {})
     teachers, students = plan_runs(grid, HERE)[:2], plan_runs(grid, HERE)[2:]
@@ -1037,7 +1039,7 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ("steps_of = 'another'\n", r"unknown cell \(steps_of\) 'another'"),
         ("steps_of = 'distilled'\ntasks = ['rte']\n", "'distilled', which is trained on other tasks"),
@@ -1047,9 +1049,9 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
     ],
 )
-def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
+def test_incompatible_cells_are_errors(change: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
     with pytest.raises(UserError, match=r"unknown row named as the reference: 'y'"):
         load_grid("mlkd-table-8", {"reference": "y"}, {})
@@ -1058,7 +1060,7 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ("recipe = 'mlkd'", "cell 'two': unknown recipe 'mlkd'"),
         ("[cells.two]\nset = {'terms.mha.splitz' = 2}", r"cell 'two': unknown setting 'terms.mha.splitz'"),
@@ -1085,13 +1087,13 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_grids_are_errors(change: str, message: str, tmp_path: Path) -> None:
     whole = {"title": "''", "recipe": "'mlkd-bert-4'", "tasks": "['rte']"}
     key = change.split(" = ")[0]
     lines = [f"{name} = {value}" for name, value in whole.items() if name != key]
     cells = "" if change.startswith("[cells") else "\n[cells.two]\n"
     (tmp_path / "grid.toml").write_text("\n".join([*lines, change, cells]), encoding="utf-8")
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
 
 
@@ -1131,7 +1133,7 @@ def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> No
         ("recipe = 'hsk-rosita-6'\nfirst = 'minilmv2-6x384'", ["its student is pruned from the teacher"]),
     ],
 )
-def test_what_plain_text_cannot_train_and_cells_cannot_start_from(
+def test_invalid_recipes_on_text_and_invalid_starting_points_are_errors(
     cell: str, lines: list[str], tmp_path: Path
 ) -> None:
     text = f"title = ''\nrecipe = 'layerwise-3'\ntasks = ['rte']\n[cells.x]\n{cell}\n"
@@ -1143,7 +1145,7 @@ def test_what_plain_text_cannot_train_and_cells_cannot_start_from(
         assert str(caught.value).startswith("cell 'x': ") and all(line in str(caught.value) for line in lines)
 
 
-def test_a_comparison_is_not_written_into_its_teacher(mtkd: Callable, tiny_teacher: Path) -> None:
+def test_the_output_cannot_be_the_directory_of_the_teacher(mtkd: Callable, tiny_teacher: Path) -> None:
     words = ["compare", "mlkd-table-8", "--data", "pocket", "--teacher", tiny_teacher, "--tasks", "rte"]
     answered = mtkd(*words, "--out", tiny_teacher / "table", "--dry-run")
     assert answered.code == 2 and "the path of the teacher" in answered.err, answered.err
@@ -1172,7 +1174,7 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
 
 
-def test_the_share_of_what_the_teacher_gains_over_a_constant_prediction() -> None:
+def test_the_share_of_the_gain_of_the_teacher_over_a_constant_prediction() -> None:
     scores = {"teacher": (0.9, 0.7), "a": (0.8, 0.6), "failed": (), CONSTANT: (0.6, 0.2)}
     rows = [Row(name, {t: [v] for t, v in zip(("rte", "stsb"), pair)}) for name, pair in scores.items()]  # noqa: B905
     table = Table(load_grid("mlkd-table-8", {}, {}), ["rte", "stsb"], rows, {})
@@ -1183,7 +1185,7 @@ def test_the_share_of_what_the_teacher_gains_over_a_constant_prediction() -> Non
     assert "share of teacher's gain" not in table.columns()
 
 
-def test_tables_of_the_papers_have_their_columns(
+def test_tables_have_the_columns_of_the_papers(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own.toml").write_text("title = ''\nrecipe = 'mkd-lstm'\ntasks = ['mrpc']\n[cells.x]\n")
@@ -1205,7 +1207,7 @@ def test_tables_of_the_papers_have_their_columns(
     assert not has_metrics("mlkd-table-8"), "the first table has this column"
 
 
-def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
+def test_the_plot_connects_the_pareto_front(tmp_path: Path) -> None:
     costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
     scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
     assert pareto_front(costs, scores) == ["fast", "slow"]
@@ -1222,7 +1224,7 @@ def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
+def test_a_run_of_a_different_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     job = Job(("distill", "x"), tmp_path / "run")
     assert not job.finished
     (tmp_path / "run").mkdir()
@@ -1237,9 +1239,7 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     assert refused.value.hint and "another `out`" in refused.value.hint
 
 
-def test_a_comparison_that_was_moved_is_still_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_comparison_is_still_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def job(root: Path, data: str, teacher: str = "a-0") -> Job:
         words = ("distill", "x", "--data", data, "--teacher", str(root / "teacher" / teacher))
         out = root / "runs" / "x" / "a-0"
@@ -1258,7 +1258,7 @@ def test_a_comparison_that_was_moved_is_still_finished(
         assert not job(root, str(tmp_path / "data"), teacher="b-0").finished
 
 
-def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
+def test_a_finished_run_is_repeated_if_its_rows_or_model_changed(
     tiny_encoder: Path, write_task: Callable[..., Path], tmp_path: Path
 ) -> None:
     rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(24)]
@@ -1271,7 +1271,7 @@ def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
     inputs = GridInputs("", None, tmp_path)
     check_finished_inputs([job], inputs)
     (tmp_path / "validation.jsonl").rename(tmp_path / "moved.jsonl")
-    check_finished_inputs([job], inputs)  # rows that are not there cannot be compared
+    check_finished_inputs([job], inputs)  # missing rows cannot be compared
     write_task(tmp_path, "classify", "ab", train=rows, validation=rows[1:9])
     with pytest.raises(UserError, match=r"the rows of topics/validation changed after the run in .*tuned"):
         check_finished_inputs([job], inputs)
@@ -1282,7 +1282,7 @@ def test_a_finished_run_is_not_kept_if_its_rows_or_its_model_have_changed(
         check_finished_inputs([job], inputs)
 
 
-def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
+def test_a_finished_run_is_repeated_if_its_corpus_text_or_teacher_changed(
     tiny_encoder: Path, write_task: Callable[..., Path], tmp_path: Path
 ) -> None:
     rows = [{"text": f"the row of number {n}", "label": "ab"[n % 2]} for n in range(24)]
@@ -1325,7 +1325,7 @@ def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
     check_finished_inputs([job, without_corpus], inputs)
     write_more(1, 2, 4)
     assert "the rows of topics/unlabelled changed" in change(without_corpus)
-    assert "the rows of topics/train changed" in change()  # their copies cannot be added any more
+    assert "the rows of topics/train changed" in change()  # their copies can no longer be added
     api.augment.mask(**made, seed=1, overwrite=True)
     assert f"the corpus {corpus} changed" in change()
     write_more(1, 2, 3)
@@ -1335,7 +1335,7 @@ def test_a_finished_run_is_not_kept_if_its_corpus_text_or_teacher_has_changed(
     assert f"the teacher topics={teacher} changed" in change()
 
 
-def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
+def test_a_store_replaces_the_teacher(tmp_path: Path) -> None:
     grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
     inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
     words = plan_runs(grid, inputs)[0].jobs[-1].argv
@@ -1360,7 +1360,7 @@ recipe = "finetune"
 """
 
 
-def test_rows_without_labels_go_to_the_cells_that_can_use_them(
+def test_unlabelled_rows_are_given_to_the_cells_that_can_use_them(
     mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

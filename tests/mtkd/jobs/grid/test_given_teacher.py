@@ -1,4 +1,4 @@
-"""The row of a teacher that a grid is given: scored on the rows of the cells, once."""
+"""The table row of a teacher that is given to a grid, scored once on the rows of the cells."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Score = Callable[..., TeacherScores]
 
 @pytest.fixture
 def cell(tiny_teacher: Path) -> PredictionsByTask:
-    """What a cell predicts for 16 validation rows of each task."""
+    """The predictions of a cell for 16 validation rows of each task."""
     scores = evaluate(tiny_teacher, "pocket", "rte,sst2", limit=16).scores
     return {score.task: {3: {score.split: score.predictions}} for score in scores if score.predictions}
 
 
 @pytest.fixture
 def score(cell: PredictionsByTask, tmp_path: Path) -> Score:
-    """A function that scores a teacher of two students, one for each task."""
+    """A function that scores the teacher of two students, one per task."""
 
-    def run(teacher: object, said: list[str] | None = None, **changes: Any) -> TeacherScores:
+    def run(teacher: object, printed: list[str] | None = None, **changes: Any) -> TeacherScores:
         inputs = GridInputs("pocket", str(teacher), tmp_path / "out", eval_limit=16)
-        lines = [] if said is None else said
+        lines = [] if printed is None else printed
         return score_given_teacher(
             replace(inputs, **changes), TASKS, {name: name for name in TASKS}, {"a": cell}, lines.append
         )
@@ -45,7 +45,7 @@ def score(cell: PredictionsByTask, tmp_path: Path) -> Score:
     return run
 
 
-def test_a_run_is_scored_as_mtkd_evaluate_scores_it(
+def test_the_teacher_run_has_the_scores_of_mtkd_evaluate(
     score: Score, cell: PredictionsByTask, tiny_teacher: Path
 ) -> None:
     scored = score(tiny_teacher)
@@ -61,43 +61,43 @@ def test_checkpoints_are_scored_once_in_the_given_order_of_their_labels(
 ) -> None:
     for task in TASKS:
         save_checkpoint("Bert", f"teach/{task}")
-    said: list[str] = []
-    plain = score(tmp_path / "teach/{task}", said)
-    assert [line.split()[-1] for line in said] == ["rte", "sst2"]
-    other_order = score(tmp_path / "teach/{task}", said, teacher_labels=LABELS)
-    assert len(said) == 3, "the order of sst2 is another one, that of rte is the same"
+    printed: list[str] = []
+    plain = score(tmp_path / "teach/{task}", printed)
+    assert [line.split()[-1] for line in printed] == ["rte", "sst2"]
+    other_order = score(tmp_path / "teach/{task}", printed, teacher_labels=LABELS)
+    assert len(printed) == 3, "the order of sst2 is another one, that of rte is the same"
     (before,), (after,) = (found.predicted["sst2"][0].values() for found in (plain, other_order))
     assert (before.predictions == 1 - after.predictions).all()
     monkeypatch.setattr(given_teacher, "evaluate", None)
-    again = score(tmp_path / "teach/{task}", said, teacher_labels=LABELS)
-    assert len(said) == 3 and again.parameters == plain.parameters
+    again = score(tmp_path / "teach/{task}", printed, teacher_labels=LABELS)
+    assert len(printed) == 3 and again.parameters == plain.parameters
     assert (again.predicted["sst2"][0]["validation"].predictions == after.predictions).all()
 
 
-def test_damaged_scores_are_computed_again(score: Score, tiny_teacher: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    score(tiny_teacher, said)
+def test_damaged_scores_are_recomputed(score: Score, tiny_teacher: Path, tmp_path: Path) -> None:
+    printed: list[str] = []
+    score(tiny_teacher, printed)
     (tmp_path / "out/teacher-scores/rte/predictions/rte/validation.parquet").write_bytes(b"PAR1")
     (tmp_path / "out/teacher-scores/sst2/evaluation.json").write_text("{}")
-    score(tiny_teacher, said)
-    assert len(said) == 4
+    score(tiny_teacher, printed)
+    assert len(printed) == 4
 
 
 def _interrupt(directory: Path) -> None:
     raise KeyboardInterrupt
 
 
-def test_interrupted_scores_are_computed_again_and_nothing_is_left_over(
+def test_interrupted_scoring_is_repeated_and_leaves_no_files(
     score: Score, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "out/teacher-scores"
-    said: list[str] = []
-    score(tiny_teacher, said)
+    printed: list[str] = []
+    score(tiny_teacher, printed)
     (kept / "rte/digests.json").unlink()
     (kept / ".rte.0123456789abcdef.tmp").mkdir()
     assert is_temporary(kept / ".rte.0123456789abcdef.tmp")
-    score(tiny_teacher, said)
-    assert [line.split()[-1] for line in said] == ["rte", "sst2", "rte"]
+    score(tiny_teacher, printed)
+    assert [line.split()[-1] for line in printed] == ["rte", "sst2", "rte"]
     assert (kept / "rte/digests.json").is_file() and {path.name for path in kept.iterdir()} == {"rte", "sst2"}
     shutil.rmtree(kept)
     monkeypatch.setattr(given_teacher, "write_digests", _interrupt)
@@ -106,15 +106,15 @@ def test_interrupted_scores_are_computed_again_and_nothing_is_left_over(
     assert not list(kept.iterdir())
 
 
-def test_a_teacher_that_cannot_be_scored_names_the_task(
+def test_the_error_of_a_teacher_that_cannot_be_scored_names_the_task(
     score: Score, tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     second = shutil.copytree(tiny_teacher, tmp_path / "second")
-    for teacher, changes, complaint in (
+    for teacher, changes, message in (
         (f"sst2={tiny_teacher}", {}, "on rte: no teacher is named for it"),
         (f"rte={tiny_teacher},rte={second},sst2={tiny_teacher}", {}, "on rte: only one teacher"),
         (tiny_encoder, {}, "on rte: .* has no head for a task"),
         (tiny_teacher, {"eval_limit": 8}, "on rte: the validation rows are not those"),
     ):
-        with pytest.raises(UserError, match=f"it cannot be scored {complaint}"):
+        with pytest.raises(UserError, match=f"it cannot be scored {message}"):
             score(teacher, **changes)

@@ -1,4 +1,4 @@
-"""What is said of runs that other processes kill."""
+"""Errors of runs that other processes kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mtkd.jobs.grid.grid_scheduler import run_jobs
         ("SEGV", "it was killed (SIGSEGV)"),
     ],
 )
-def test_a_killed_run_is_not_explained_by_its_last_line(
+def test_the_error_of_a_killed_run_names_the_signal_and_not_its_last_line(
     signal: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     popen = subprocess.Popen
@@ -28,7 +28,7 @@ def test_a_killed_run_is_not_explained_by_its_last_line(
         return popen(["sh", "-c", f"echo '╰── a warning ──╯'; kill -{signal} $$"], **options)
 
     monkeypatch.setattr(subprocess, "Popen", killed)
-    said: list[str] = []
+    printed: list[str] = []
     job = Job(("distill", "static"), tmp_path / "run")
-    assert run_jobs([job], 1, said.append) == {job.out: problem}
-    assert said[-1] == f"failed: {problem} ({job.log})"
+    assert run_jobs([job], 1, printed.append) == {job.out: problem}
+    assert printed[-1] == f"failed: {problem} ({job.log})"

@@ -1,4 +1,4 @@
-"""Bi-encoders: two texts in one sequence give the vectors that each text gives by itself."""
+"""Bi-encoders: each text of a pair gets the same vector as the text alone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def teacher(tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
     return mtkd.refine(tiny_encoder, tasks=["rte", "sst2"], out=tmp_path / "t", settings=settings, **RUN)
 
 
-def test_a_student_reads_pairs_as_its_teacher(
+def test_a_student_encodes_pairs_like_its_teacher(
     teacher: mtkd.Model, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     assert {name: head.output.in_features for name, head in teacher.module.heads.items()} == {
@@ -127,8 +127,8 @@ def test_a_student_reads_pairs_as_its_teacher(
         )
 
 
-def test_a_model_can_read_each_task_in_its_own_way(tiny_encoder: Path, tmp_path: Path) -> None:
-    """Each task has the logits of a model with the same weights that reads all tasks that way."""
+def test_a_model_can_be_a_bi_encoder_for_some_tasks_only(tiny_encoder: Path, tmp_path: Path) -> None:
+    """The logits of each task equal those of a model that reads all tasks the same way."""
     names, mixed = ["mrpc", "stsb", "sst2"], {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
     teacher = mtkd.refine(tiny_encoder, tasks=names, out=tmp_path / "t", settings=mixed, **RUN)
     model, alike = mtkd.load(tmp_path / "t").module, {}
@@ -150,8 +150,8 @@ def test_a_model_can_read_each_task_in_its_own_way(tiny_encoder: Path, tmp_path:
     assert renamed.metrics == stsb.metrics, "a task reads as the task whose head it uses"
 
 
-def test_a_student_reads_each_task_as_its_teachers_do(tiny_encoder: Path, tmp_path: Path) -> None:
-    """With a teacher per task, and from a store."""
+def test_a_student_encodes_each_task_like_the_teacher_of_the_task(tiny_encoder: Path, tmp_path: Path) -> None:
+    """This holds with one teacher per task, and with a store."""
     teachers = {
         name: mtkd.refine(
             tiny_encoder,
@@ -176,8 +176,8 @@ def test_a_student_reads_each_task_as_its_teachers_do(tiny_encoder: Path, tmp_pa
     assert both.module.encoder.config.pairs == "bi-encoder"
 
 
-def test_a_task_that_shares_the_head_of_another_is_read_like_it(tiny_encoder: Path, tmp_path: Path) -> None:
-    """A student learns it from the teacher, from a store, and if the student's `pairs` names it."""
+def test_a_task_is_encoded_like_the_task_whose_head_it_uses(tiny_encoder: Path, tmp_path: Path) -> None:
+    """This holds for students of a teacher and of a store, and if the student's `pairs` names the task."""
     mixed = {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
     teacher = mtkd.refine(tiny_encoder, tasks=["rte", "stsb"], out=tmp_path / "t", settings=mixed, **RUN)
     similar = tmp_path / "similar.toml"
@@ -208,7 +208,7 @@ def test_a_task_that_shares_the_head_of_another_is_read_like_it(tiny_encoder: Pa
         assert losses[1:] == [pytest.approx(losses[0], rel=1e-4)] * 2
 
 
-def test_a_teacher_that_reads_no_task_of_the_run_apart_gives_pooled_vectors(
+def test_a_teacher_without_bi_encoder_tasks_in_the_run_gives_pooled_vectors(
     tiny_encoder: Path, tmp_path: Path
 ) -> None:
     mixed = {"max_length": 48, "pairs": ["stsb"], "pooling": "mean"}
@@ -246,7 +246,7 @@ def test_a_teacher_that_reads_no_task_of_the_run_apart_gives_pooled_vectors(
         ({}, "squad_v2", "question and the context separately"),
     ],
 )
-def test_what_a_bi_encoder_cannot_do(
+def test_unsupported_uses_of_bi_encoders_are_errors(
     settings: dict[str, str], tasks: str, message: str, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -256,14 +256,14 @@ def test_what_a_bi_encoder_cannot_do(
     assert not (tmp_path / "t").exists()
 
 
-def test_the_default_fits_encoder_and_rows(
+def test_the_default_depends_on_the_encoder_and_the_number_of_rows(
     tiny_encoder: Path,
     tmp_path: Path,
     cached_on_hub: Callable[..., None],
     save_checkpoint: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Encoders that declare how they pool sentences become bi-encoders, unless there are many pairs."""
+    """Encoders from sentence-transformers become bi-encoders, unless there are many pairs."""
     sentences = tmp_path / "sentences"
     shutil.copytree(tiny_encoder, sentences)
     (sentences / "1_Pooling").mkdir()

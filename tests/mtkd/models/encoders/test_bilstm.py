@@ -1,4 +1,4 @@
-"""BiLSTM students against a loop over single rows, written from the equations on torch.nn.LSTM."""
+"""BiLSTM students compared with a loop over single rows, written from the equations with torch.nn.LSTM."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def make(kind: str, **more) -> BiLSTMEncoder:
     torch.manual_seed(1)
     sizes = {"vocab_size": 40, "embedding_size": 6, "projection_size": 7, "hidden_size": H, "output_size": 9}
     encoder = BiLSTMEncoder(BiLSTMConfig(kind=kind, **sizes | more)).eval()
-    with torch.no_grad():  # livelier than the initial weights, so that nothing is too small to see
+    with torch.no_grad():  # larger than the initial weights, so that all effects are visible
         for weight in encoder.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
     return encoder
@@ -30,7 +30,7 @@ def tokens(lengths: list[int], width: int, seed: int = 0) -> Tokens:
 
 
 def reference_lstm(ours: nn.Module) -> nn.LSTM:
-    """A bidirectional nn.LSTM with the same weights."""
+    """Return a bidirectional nn.LSTM with the same weights."""
     lstm = nn.LSTM(ours.forwards.input_size, H, bidirectional=True)
     for name, weight in ours.forwards.named_parameters():
         getattr(lstm, name).data = weight.data
@@ -40,7 +40,7 @@ def reference_lstm(ours: nn.Module) -> nn.LSTM:
 
 
 def naive_row(encoder: BiLSTMEncoder, texts: list[Tensor]) -> Tensor:
-    """The pooled vector of one row whose texts are ids without padding (SPEC: Y = X for one text)."""
+    """Return the pooled vector of one row of ids without padding (Y = X for a single text)."""
     first = reference_lstm(encoder.lstm)
     states = []
     for ids in texts:
@@ -73,7 +73,7 @@ def naive_row(encoder: BiLSTMEncoder, texts: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_texts", [1, 2])
-def test_equals_the_equations_row_by_row(kind, n_texts):
+def test_matches_the_equations_row_by_row(kind, n_texts):
     encoder = make(kind)
     lengths = [[3, 6, 1, 4], [5, 2, 1, 8]][:n_texts]
     texts = tuple(tokens(length, max(length) + 2, seed) for seed, length in enumerate(lengths))
@@ -125,7 +125,7 @@ def test_gradients_agree_with_finite_differences():
     assert torch.autograd.gradcheck(pooled, weight)
 
 
-def test_one_text_is_compared_with_itself():
+def test_a_single_text_attends_to_itself():
     encoder = make("bilstm-biattention")
     x = tokens([4, 2], 4)
     copy = Tokens(x.ids.clone(), x.mask.clone(), x.token_type_ids)
@@ -145,7 +145,7 @@ def test_mixed_precision_stays_near_full_precision():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_come_back(kind):
+def test_weights_are_unchanged_after_saving_and_loading(kind):
     encoder = make(kind)
     inputs = ModelInputs(texts=(tokens([4, 2], 4, 0), tokens([3, 5], 5, 1)))
     again = BiLSTMEncoder(BiLSTMConfig(**encoder.config.model_dump())).eval()
@@ -161,14 +161,14 @@ def test_starts_from_given_embeddings():
         BiLSTMEncoder(BiLSTMConfig(vocab_size=40), given)
 
 
-def test_initial_forget_gate_is_open():
+def test_the_forget_gate_is_initially_open():
     encoder = BiLSTMEncoder(BiLSTMConfig(vocab_size=40))
     for lstm in (encoder.lstm.forwards, encoder.compare.lstm.backwards):
         bias = lstm.bias_ih_l0 + lstm.bias_hh_l0
         assert bias.view(4, -1).mean(1).tolist() == [0, 1, 0, 0]
 
 
-def test_default_size_is_the_papers():
+def test_the_default_size_matches_the_paper():
     encoder = BiLSTMEncoder(BiLSTMConfig(vocab_size=10))
     outputs = [2, 2, 1, 2, 3, 2, 2]  # SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE
     heads = sum(768 * 512 + 512 + 512 * n + n for n in outputs)

@@ -31,7 +31,7 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
         OutputSpec(hidden=frozenset({1}), scores=frozenset({2}), context=frozenset({2}), pooled=True),
     ],
 )
-def test_an_encoder_is_one_graph_with_the_same_results(need: OutputSpec) -> None:
+def test_an_encoder_compiles_to_one_graph_with_the_same_results(need: OutputSpec) -> None:
     torch.manual_seed(0)
     config = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}
     encoder = TransformerEncoder(

@@ -1,4 +1,4 @@
-"""What a transformers configuration may contain."""
+"""Valid and invalid values in a transformers configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.common.errors import UserError
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """A dict in a dict, so many levels deep."""
+    """Return a dict nested `levels` deep."""
     return {"a": nested(levels - 1)} if levels else {}
 
 
@@ -29,7 +29,7 @@ def test_ordinary_values_are_accepted() -> None:
         (nested(30), "is nested too deeply"),
     ],
 )
-def test_what_is_refused(values: dict[str, Any], problem: str) -> None:
+def test_invalid_values_are_rejected(values: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError, match=f"^config.json.*: .*{problem}"):
         refuse_code(values, "config.json")
 
@@ -42,11 +42,11 @@ def test_what_is_refused(values: dict[str, Any], problem: str) -> None:
         *(("deberta-v2", ["DebertaV2ForSequenceClassification"]), (["bert"], ["BertModel"]), ("bert", [[]])),
     ],
 )
-def test_architectures_that_may_be_of_the_family(family: Any, architectures: Any) -> None:
+def test_compatible_architectures_are_accepted(family: Any, architectures: Any) -> None:
     refuse_other_family({"model_type": family, "architectures": architectures}, "config.json")
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "electra"])
-def test_architectures_of_another_family_are_refused(family: str) -> None:
+def test_architectures_of_another_family_are_rejected(family: str) -> None:
     with pytest.raises(UserError, match=rf"model_type = '{family}' contradicts architectures = \['BertMod"):
         refuse_other_family({"model_type": family, "architectures": ["BertModel"]}, "config.json")

@@ -1,4 +1,4 @@
-"""The registry of students, and one that another installed package brings."""
+"""The registry of students, and a student from another installed package."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("first_word", None)
 
 
-def test_every_kind_is_an_encoder_with_settings_of_that_kind() -> None:
+def test_every_registered_kind_has_an_encoder_and_settings() -> None:
     for kind, encoder in encoder_classes().items():
         assert issubclass(encoder, Encoder)
         assert encoder.Settings(kind=kind).kind == kind
     assert list(ENCODERS) == sorted(ENCODERS)
 
 
-def test_a_recipe_builds_a_student_of_another_package(
+def test_a_recipe_can_build_a_student_from_another_package(
     package: Path, mtkd: Callable[..., Any], tiny_teacher: Path, tmp_path: Path
 ) -> None:
     words = "distill mkd-lstm --data pocket --tasks sst2 --limit 32 --eval-limit 16 --epochs 1 --quiet"
@@ -105,7 +105,7 @@ def test_a_recipe_builds_a_student_of_another_package(
     assert mtkd("evaluate", "--model", tmp_path / "run", *rows).code == 0
 
 
-def test_an_unknown_kind_names_those_of_packages_too(package: Path) -> None:
+def test_the_error_for_an_unknown_kind_lists_plugin_kinds(package: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)'firstword'.*did you mean 'first_word'.*waldorf"):
         load_settings("mkd-lstm", "distill", {"student.kind": "firstword"})
     package.write_text("[mtkd.students]\nfirst_word = first_word:Settings\n")
@@ -113,7 +113,7 @@ def test_an_unknown_kind_names_those_of_packages_too(package: Path) -> None:
         load_settings("mkd-lstm", "distill", {"student.kind": "first_word"})
 
 
-def test_tables_of_other_kinds_are_left_out_in_recipes_and_refused_in_settings() -> None:
+def test_tables_of_other_kinds_are_ignored_in_recipes_and_rejected_in_settings() -> None:
     sets = {"student.kind": "waldorf", "student.waldorf.layers": 2}
     student = load_settings("mkd-lstm", "distill", sets).student
     assert student.waldorf.layers == 2 and "bilstm" not in student.model_dump()
@@ -122,6 +122,6 @@ def test_tables_of_other_kinds_are_left_out_in_recipes_and_refused_in_settings()
 
 
 @pytest.mark.parametrize("family", ["clip", "vit", "evil"])
-def test_families_that_read_no_text_are_refused(family: str) -> None:
+def test_model_families_for_other_modalities_are_rejected(family: str) -> None:
     with pytest.raises(UserError, match="the configuration of the encoder cannot be used"):
         build_configuration({"model_type": family})

@@ -1,4 +1,4 @@
-"""MT-DNN's checkpoints, made as its program makes them, against the BERT inside."""
+"""Checkpoints in the format of MT-DNN, compared with the BERT that they contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bert() -> BertModel:
 
 
 def checkpoint(model: BertModel) -> dict[str, Any]:
-    """What MT-DNN saves: the encoder under "bert.", a head per task, and the options of its program."""
+    """Return a checkpoint of MT-DNN: the encoder under "bert.", one head per task, and its options."""
     state: dict[str, Tensor] = {f"bert.{name}": value for name, value in model.state_dict().items()}
     state |= {"scoring_list.0.weight": torch.ones(3, 8), "scoring_list.0.bias": torch.zeros(3)}
     return {
@@ -48,10 +48,10 @@ def checkpoint(model: BertModel) -> dict[str, Any]:
 
 @pytest.mark.parametrize("old_names", [False, True])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_the_encoder_is_that_of_the_checkpoint(tmp_path: Path, old_names: bool, zipped: bool) -> None:
+def test_the_converted_encoder_matches_the_checkpoint(tmp_path: Path, old_names: bool, zipped: bool) -> None:
     model = bert()
     parts = checkpoint(model)
-    if old_names:  # of BERT in 2018
+    if old_names:  # the names of BERT in 2018
         for new, old in (("weight", "gamma"), ("bias", "beta")):
             parts["state"] = {
                 name.replace(f"LayerNorm.{new}", f"LayerNorm.{old}"): value
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_converted_once_and_again_when_it_changes(tmp_path: Path
     assert digest_encoder(str(file)) != digest
 
 
-def test_a_teacher_is_refined_from_a_checkpoint(mtkd: Callable, tmp_path: Path) -> None:
+def test_a_teacher_can_be_refined_from_an_mt_dnn_checkpoint(mtkd: Callable, tmp_path: Path) -> None:
     torch.save(checkpoint(bert()), tmp_path / "mt_dnn.pt")
     small = ("--limit", 16, "--eval-limit", 8, "--epochs", 1, "--set", "max_length=24", "--device", "cpu")
     answered = mtkd(
@@ -137,7 +137,9 @@ def without(parts: dict[str, Any], part: str, name: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_another_file_is_one_error(tmp_path: Path, change: Callable[[Any], Any], problem: str) -> None:
+def test_a_file_that_is_not_an_mt_dnn_checkpoint_is_one_error(
+    tmp_path: Path, change: Callable[[Any], Any], problem: str
+) -> None:
     torch.save(change(checkpoint(bert())), tmp_path / "mt_dnn.pt")
     with pytest.raises(UserError, match=problem):
         locate(str(tmp_path / "mt_dnn.pt"))

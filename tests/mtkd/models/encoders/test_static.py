@@ -1,4 +1,4 @@
-"""Static students: token vectors against transformers and scikit-learn, pooling against a loop over rows."""
+"""Static students, compared with transformers, scikit-learn, and a loop over rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def encoder(**more: object) -> StaticEncoder:
 
 
 def texts(*rows: list[int], pad: int = 0) -> Tokens:
-    """One text per row, padded with the id 7 to `pad` tokens beyond the longest."""
+    """Return one text per row, padded with the id 7 to `pad` tokens more than the longest."""
     length = max(map(len, rows)) + pad
     ids = torch.tensor([row + [7] * (length - len(row)) for row in rows])
     mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
@@ -58,7 +58,7 @@ V = ([8], [7, 7, 6, 5], [11, 12])
 
 
 def naive_states(place: Path, words: list[str]) -> np.ndarray:
-    """Each word alone through transformers; the mean of the last states, special tokens included."""
+    """Return the mean last hidden state of each word alone in transformers, including special tokens."""
     from transformers import AutoModel, AutoTokenizer
 
     read, model = AutoTokenizer.from_pretrained(place), AutoModel.from_pretrained(place).eval()
@@ -66,7 +66,7 @@ def naive_states(place: Path, words: list[str]) -> np.ndarray:
         return np.stack([model(**read(w, return_tensors="pt")).last_hidden_state[0].mean(0) for w in words])
 
 
-def test_states_are_those_of_transformers(context: InitContext, tiny_encoder: Path) -> None:
+def test_token_states_match_transformers(context: InitContext, tiny_encoder: Path) -> None:
     assert context.teacher is not None
     words = ["cat", "mat", "rain"]
     ids = context.tokeniser.hf.convert_tokens_to_ids(words)
@@ -79,7 +79,7 @@ def test_states_are_those_of_transformers(context: InitContext, tiny_encoder: Pa
     np.testing.assert_allclose(shared[ids], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_directions_are_those_of_scikit_learn() -> None:
+def test_principal_directions_match_scikit_learn() -> None:
     from sklearn.decomposition import PCA
 
     states = np.random.default_rng(0).normal(size=(40, 9)) @ np.diag(np.arange(1, 10))
@@ -132,7 +132,7 @@ def test_a_student_starts_from_weighted_vectors(context: InitContext) -> None:
     torch.testing.assert_close(ranked[12] / ranked[5], torch.full((4,), np.log(14) / np.log(7)).float())
 
 
-def test_equals_a_loop_over_rows_whatever_the_padding() -> None:
+def test_matches_a_loop_over_rows_with_any_padding() -> None:
     made = encoder()
     table, expected = made.embeddings.weight, []
     for first, second in zip(U, V, strict=True):
@@ -146,7 +146,7 @@ def test_equals_a_loop_over_rows_whatever_the_padding() -> None:
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_vectors_learn_if_they_may(trainable: bool) -> None:
+def test_vectors_are_updated_only_if_they_are_trainable(trainable: bool) -> None:
     made = encoder(trainable=trainable)
     made(ModelInputs(texts=(texts(*U, pad=2), texts(*V)))).pooled.sum().backward()
     grad = made.embeddings.weight.grad
@@ -156,7 +156,7 @@ def test_vectors_learn_if_they_may(trainable: bool) -> None:
     assert isinstance(grad, Tensor) and grad[3].any() and not grad[20].any()
 
 
-def test_vectors_wider_than_the_teachers_are_refused(context: InitContext) -> None:
+def test_vectors_wider_than_those_of_the_teacher_are_rejected(context: InitContext) -> None:
     with pytest.raises(UserError, match="width=17 is wider than the teacher") as refused:
         build_student(student_settings({"kind": "static", "static": {"width": 17}}), context)
     assert "use `student.static.width=16`, or" in (refused.value.hint or "")
@@ -170,7 +170,7 @@ def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> 
     assert build_student(settings, alone).embeddings.weight.shape == (context.tokeniser.vocab_size, 400)
 
 
-def test_the_recipe_beats_constant_answers(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_recipe_beats_constant_predictions(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.static.width": 16, "student.head_hidden_size": 0, "terms.logits.weight": 0}
     sets |= {"train.epochs": 10, "train.batch_size": 32, "train.lr": 1e-2}
     settings = load_settings("static", "distill", sets, "sst2")

@@ -1,4 +1,4 @@
-"""Transformer encoders against transformers itself."""
+"""Transformer encoders compared with the transformers library."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FAMILIES = ["bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert",
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_captured_is_transformers_own(family: str, tmp_path: Path) -> None:
+def test_captured_outputs_match_transformers(family: str, tmp_path: Path) -> None:
     from transformers import AutoModel
 
     torch.manual_seed(0)
@@ -100,7 +100,7 @@ def test_what_is_captured_is_transformers_own(family: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_and_context_follow_from_queries_keys_and_values(family: str) -> None:
+def test_attention_scores_and_context_can_be_recomputed_from_queries_keys_and_values(family: str) -> None:
     torch.manual_seed(0)
     hf = families()[family].to_dict()
     encoder = TransformerEncoder(TransformerConfig(hf={k: v for k, v in hf.items() if v is not None})).eval()
@@ -114,7 +114,7 @@ def test_scores_and_context_follow_from_queries_keys_and_values(family: str) -> 
     close(out.context[2], (out.scores[2].softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
-def test_layers_above_the_highest_needed_one_are_not_run(tiny_encoder: Path) -> None:
+def test_layers_above_the_highest_requested_one_are_not_run(tiny_encoder: Path) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder)).eval()
     ran: list[int] = []
     for number, layer in enumerate(encoder.body.encoder.layer, 1):
@@ -148,7 +148,7 @@ def test_capturing_keeps_the_gradient_and_the_fast_attention(tiny_encoder: Path)
     assert encoder.body.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
 
 
-def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
+def test_an_encoder_whose_attention_cannot_be_captured_offers_only_hidden_states() -> None:
     from transformers import MPNetConfig
 
     sizes = {"vocab_size": 400, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -161,7 +161,9 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
 
 
 @pytest.mark.parametrize(("init_layers", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
-def test_a_student_copies_init_layers(init_layers: object, layers: list[int], tiny_encoder: Path) -> None:
+def test_a_student_copies_the_layers_in_init_layers(
+    init_layers: object, layers: list[int], tiny_encoder: Path
+) -> None:
     settings = student_settings(
         {
             "kind": "transformer",
@@ -183,7 +185,7 @@ def test_a_student_copies_init_layers(init_layers: object, layers: list[int], ti
 
 
 @pytest.mark.parametrize(
-    ("sizes", "complaint"),
+    ("sizes", "message"),
     [
         ({"layers": 4}, "cannot have 4 layers instead of 3"),
         ({"hidden_size": 32}, "cannot have width 32 instead of 16"),
@@ -192,15 +194,15 @@ def test_a_student_copies_init_layers(init_layers: object, layers: list[int], ti
         ({"layers": 2, "init_layers": [1, 4]}, r"init_layers=\[1, 4\] does not fit a student with 2 layers"),
     ],
 )
-def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
+def test_a_checkpoint_of_another_shape_is_rejected(sizes: dict, message: str, tiny_encoder: Path) -> None:
     settings = student_settings({"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}})
     tokeniser = Tokeniser.load(str(tiny_encoder))
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
 
 
 @pytest.mark.parametrize("head", [False, True])
-def test_layers_that_the_configuration_does_not_have_are_refused(
+def test_weights_of_layers_missing_from_the_configuration_are_rejected(
     head: bool, tiny_encoder: Path, tmp_path: Path
 ) -> None:
     from transformers import AutoModel, BertForMaskedLM
@@ -219,7 +221,7 @@ def test_layers_that_the_configuration_does_not_have_are_refused(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_takes_sizes_by_berts_names(family: str) -> None:
+def test_sizes_have_the_same_names_for_every_family(family: str) -> None:
     hf = {k: v for k, v in families()[family].to_dict().items() if v is not None}
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 20}
     encoder = TransformerEncoder(with_sizes(TransformerConfig(hf=hf), **sizes))
@@ -228,7 +230,7 @@ def test_every_family_takes_sizes_by_berts_names(family: str) -> None:
     assert {(20, 16), (40, 16)} & shapes, "the feed-forward layer (two in one where it is gated)"
 
 
-def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -> None:
+def test_embeddings_can_be_factorised(tiny_encoder: Path, tmp_path: Path) -> None:
     from transformers import AutoModel
 
     config = factorised(pretrained_config(str(tiny_encoder)), 4)
@@ -243,7 +245,7 @@ def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -
         close(encoder(inputs, OutputSpec(hidden=frozenset({3}))).hidden[3], theirs)
 
 
-def test_the_default_teacher_pools_as_its_directory_says() -> None:
+def test_the_default_teacher_uses_the_pooling_in_its_directory() -> None:
     encoder = TransformerEncoder.pretrained("minilm")
     assert (encoder.n_layers, encoder.width, encoder.config.pooling) == (6, 384, "mean")
 
@@ -276,7 +278,7 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
 
 @pytest.fixture
 def saved(tmp_path: Path, tiny_encoder: Path) -> Path:
-    """A model of one task, saved."""
+    """A saved model with one task."""
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "cls")
     place = tmp_path / "saved"
     MultiTaskModel(encoder, [TASKS["rte"]], Tokeniser.load(str(tiny_encoder)), ModelInfo(32, 0)).save(place)
@@ -284,7 +286,7 @@ def saved(tmp_path: Path, tiny_encoder: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
+def test_transformers_does_not_load_a_saved_model_with_a_random_head(saved: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
     config = AutoConfig.from_pretrained(saved)
@@ -301,7 +303,7 @@ def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "heads.safetensors", "model.json", "config.json", "tokenizer.json"]
 )
-def test_a_changed_byte_of_a_model_is_noticed(saved: Path, name: str) -> None:
+def test_a_changed_byte_of_a_model_is_detected(saved: Path, name: str) -> None:
     content = bytearray((saved / name).read_bytes())
     content[len(content) // 2] ^= 1
     (saved / name).write_bytes(content)
@@ -309,7 +311,7 @@ def test_a_changed_byte_of_a_model_is_noticed(saved: Path, name: str) -> None:
         MultiTaskModel.load(saved)
 
 
-def test_a_model_without_its_tokeniser_is_refused(saved: Path) -> None:
+def test_a_model_without_its_tokeniser_is_rejected(saved: Path) -> None:
     (saved / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         MultiTaskModel.load(saved)
@@ -329,7 +331,7 @@ def test_dropout_can_be_turned_off_and_on_in_every_family(family: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
-def test_freed_memory_is_kept_and_its_holes_given_back() -> None:
+def test_freed_memory_is_reused_and_unused_pages_are_released() -> None:
     code = """
 import resource, threading, time, torch
 from pathlib import Path
@@ -337,13 +339,13 @@ from mtkd import device
 def used(): return int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
 def more(): return used() - before > 50_000_000
 device._TRIM_SECONDS = 1.0
-with device.keep_memory() as told:
+with device.keep_memory() as trimming:
     before, deadline = used(), time.monotonic() + 60
     x, y = torch.ones(25_000_000), torch.ones(1000); del x  # 100 MB, a hole below y
     kept = more()
-    while told and more() and time.monotonic() < deadline: time.sleep(0.1)
-    assert not told or not more()
-print(threading.active_count() == 1, kept == told, len(y))
+    while trimming and more() and time.monotonic() < deadline: time.sleep(0.1)
+    assert not trimming or not more()
+print(threading.active_count() == 1, kept == trimming, len(y))
 """
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=300)

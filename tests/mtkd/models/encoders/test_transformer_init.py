@@ -1,4 +1,4 @@
-"""What Transformer students start from: the first of several encoders, and pooling layers."""
+"""Initialisation of Transformer students: the first of several encoders, and pooling layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GENERAL = {"4": "huawei-noah/TinyBERT_General_4L_312D", "6": "huawei-noah/TinyBE
 
 
 def start_of(init: Any, teacher: Path | None = None, **sizes: Any) -> tuple[str, list[str]]:
-    """What a student starts from, and the warnings about it."""
+    """Return what a student starts from, and the warnings."""
     settings = student_settings({"kind": "transformer", "transformer": {"init": init, **sizes}})
     spec = InitSpec(pretrained_config(str(teacher)) if teacher else None, None)
     found, warnings = settings.resolved(spec)
@@ -43,7 +43,7 @@ def start_of(init: Any, teacher: Path | None = None, **sizes: Any) -> tuple[str,
 
 
 @pytest.mark.parametrize("recipe", ["mlkd-bert-4", "mlkd-bert-6", "tinybert-4", "tinybert-6", "bert-emd-4"])
-def test_recipes_start_from_tinyberts_general_models(recipe: str) -> None:
+def test_recipes_start_from_the_general_models_of_tinybert(recipe: str) -> None:
     def init(changes: dict, task: str) -> Any:
         return load_settings(recipe, "distill", changes, task).student.transformer.init
 
@@ -52,7 +52,7 @@ def test_recipes_start_from_tinyberts_general_models(recipe: str) -> None:
     assert init({"student.transformer.init": "runs/general"}, "text") == "runs/general"
 
 
-def test_the_first_encoder_that_fits_is_taken(
+def test_the_first_compatible_encoder_is_used(
     tiny_encoder: Path, save_random_bert: Any, tmp_path: Path
 ) -> None:
     there = str(tiny_encoder)
@@ -71,16 +71,14 @@ def test_the_first_encoder_that_fits_is_taken(
         start_of([there, "random"], layers=1, hidden_size=16, heads=3)
 
 
-def test_an_encoder_with_another_vocabulary_than_the_teacher_is_left_out(
-    tiny_encoder: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_with_a_different_vocabulary_is_skipped(tiny_encoder: Path, tmp_path: Path) -> None:
     config = json.loads((tiny_encoder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 400}))
     start, warnings = start_of([str(tiny_encoder), "random"], tmp_path)
     assert start == "random" and "30522 token ids, and the teacher one of 400" in warnings[0]
 
 
-def test_a_run_starts_from_the_hub_or_warns(
+def test_a_run_starts_from_a_model_on_the_hub_or_warns(
     tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path, cached_on_hub: Callable[..., None]
 ) -> None:
     sizes = {"layers": 2, "hidden_size": 16, "heads": 2, "intermediate_size": 32}
@@ -115,7 +113,7 @@ def test_a_run_starts_from_the_hub_or_warns(
 def built(
     place: Path, init: str, teacher: TransformerEncoder | None = None, **more: Any
 ) -> TransformerEncoder:
-    """A student of two layers, with the tokeniser in a directory."""
+    """Return a student of two layers with the tokeniser in a directory."""
     settings = student_settings({"kind": "transformer", "transformer": {"init": init, "layers": 2, **more}})
     tokeniser = Tokeniser.load(str(place))
     spec = InitSpec(teacher.config if teacher else None, None)
@@ -132,7 +130,7 @@ def pooled(encoder: TransformerEncoder) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["Bert", "Albert"])
-def test_the_pooler_is_that_of_the_checkpoint(kind: str, save_checkpoint: Callable[..., Path]) -> None:
+def test_the_pooler_comes_from_the_checkpoint(kind: str, save_checkpoint: Callable[..., Path]) -> None:
     from transformers import AutoModelForSequenceClassification
 
     more = {"embedding_size": 8} if kind == "Albert" else {}
@@ -188,7 +186,7 @@ def test_recipes_that_copy_layers_keep_the_pooling_of_their_encoder(
     assert student_transformer(settings.student.transformer, spec).pooling == pooling
 
 
-def test_a_pooler_that_the_source_lacks_starts_at_random(tiny_teacher: Path) -> None:
+def test_a_missing_pooler_is_initialised_randomly(tiny_teacher: Path) -> None:
     teacher = MultiTaskModel.load(tiny_teacher).encoder
     assert isinstance(teacher, TransformerEncoder) and not hasattr(teacher.body.pooler, "dense")
     made = []
@@ -205,7 +203,7 @@ def test_a_pooler_that_the_source_lacks_starts_at_random(tiny_teacher: Path) -> 
     )
 
 
-def test_a_family_without_pooler_is_refused(save_checkpoint: Callable[..., Path]) -> None:
+def test_a_family_without_pooler_is_rejected(save_checkpoint: Callable[..., Path]) -> None:
     place = save_checkpoint("DistilBert")
     with pytest.raises(UserError, match="'distilbert' have no pooling layer"):
         built(place, str(place), pooling="pooler")

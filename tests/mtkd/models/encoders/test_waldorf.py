@@ -1,4 +1,4 @@
-"""WaLDORf students: against a forward pass of single rows, padded, saved, trained from the command line."""
+"""WaLDORf students: compared with a forward pass of single rows; padding, saving, and the command line."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ ALL = OutputSpec(pooled=True, sequence=True, hidden=BLOCKS | {0}, scores=BLOCKS)
 def encoder(**changes: object) -> WaldorfEncoder:
     torch.manual_seed(0)
     made = WaldorfEncoder(WaldorfConfig.model_validate({**SIZES, "vocab_size": 50, **changes})).eval()
-    for weight in made.parameters():  # far from the start, where little comes through
+    for weight in made.parameters():  # far from the initial weights, with which the outputs hardly vary
         nn.init.normal_(weight, std=0.4)
     return made
 
 
 def batch(lengths: list[int], to: int = 0) -> ModelInputs:
-    """Rows of some lengths; what lies behind their ends is not nothing."""
+    """Return rows of these lengths; their padding is not zero."""
     longest = max(*lengths, to)
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
     ids = torch.randint(50, mask.shape, generator=torch.Generator().manual_seed(1))
@@ -72,7 +72,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def plain_forward(model: WaldorfEncoder, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequence, pooled and last states of one row without padding, by torch's own layers."""
+    """Return the sequence, pooled and last states of one row without padding, computed with torch layers."""
     length = tokens.ids.shape[1]
     x = (
         model.embeddings(tokens.ids)
@@ -107,7 +107,7 @@ def plain_forward(model: WaldorfEncoder, tokens: Tokens) -> tuple[Tensor, Tensor
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 11])
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_it_is_what_torchs_layers_give_of_single_rows(length: int, kernel: int) -> None:
+def test_matches_torch_layers_on_single_rows(length: int, kernel: int) -> None:
     model, inputs = encoder(kernel_size=kernel), batch([length])
     assert inputs.joined is not None
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_no_gradient_comes_from_padding() -> None:
     assert all(w.grad is not None and w.grad.isfinite().all() for w in model.parameters())
 
 
-def test_only_what_is_asked_for_is_run() -> None:
+def test_only_requested_outputs_are_computed() -> None:
     model = encoder()
     ran: list[str] = []
     for name, module in model.named_modules():
@@ -166,7 +166,7 @@ def test_only_what_is_asked_for_is_run() -> None:
         assert (out.pooled is not None, out.sequence is not None) == (need.pooled, need.sequence)
 
 
-def test_scores_are_those_of_its_attention() -> None:
+def test_attention_scores_are_those_that_the_attention_uses() -> None:
     model, inputs = encoder(), batch([16])
     with torch.no_grad():
         out = model(inputs, OutputSpec(hidden=BLOCKS, scores=BLOCKS))
@@ -175,7 +175,7 @@ def test_scores_are_those_of_its_attention() -> None:
     close(out.scores[2], split[0] @ split[1].mT / 8**0.5)
 
 
-def test_saved_and_read_back_it_answers_the_same(tmp_path: Path) -> None:
+def test_a_loaded_model_gives_the_same_outputs(tmp_path: Path) -> None:
     tokeniser = Tokeniser.load(locate("minilm"))
     model = MultiTaskModel(
         encoder(vocab_size=tokeniser.vocab_size),
@@ -198,7 +198,7 @@ def test_saved_and_read_back_it_answers_the_same(tmp_path: Path) -> None:
         model.set_max_length(40)
 
 
-def test_a_student_of_the_papers_shape() -> None:
+def test_a_student_of_the_size_in_the_paper_can_be_built() -> None:
     with torch.device("meta"):
         made = WaldorfEncoder(WaldorfConfig(vocab_size=30522))
     assert (made.spec.layers, made.spec.heads, made.spec.stride) == (8, 16, 4)
@@ -226,7 +226,7 @@ def test_word_embeddings_start_from_the_teacher(tiny_teacher: Path) -> None:
         built(replace(context, teacher=None))
 
 
-def test_the_recipe_from_the_command_line(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_recipe_runs_from_the_command_line(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
     sizes = [word for key, value in SIZES.items() for word in ("--set", f"student.waldorf.{key}={value}")]
     words = [
         "distill",
