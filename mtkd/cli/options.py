@@ -91,7 +91,7 @@ unlabelled_option = click.option(
     multiple=True,
     metavar="TASK=FILE",
     callback=_files_of_tasks,
-    help="text without labels: a file, a pattern such as 'more-*.csv', or a split such as test  "
+    help="unlabelled text: a file, a pattern such as 'more-*.csv', or a split such as test  "
     "[default: `unlabelled` in the task file or data]",
 )
 unlabelled_limit_option = click.option(

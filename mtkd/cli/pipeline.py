@@ -72,7 +72,7 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 @click.option("--label", metavar="COLUMN", help="the label column")
 @click.option("--kind", metavar="K", help="the task type: classify, regress, multilabel or span")
 @click.option("--validation", metavar="FILE", help="validation rows")
-@click.option("--unlabelled", multiple=True, metavar="FILE", help="text without labels")
+@click.option("--unlabelled", multiple=True, metavar="FILE", help="unlabelled text")
 @click.option(
     "--validation-fraction",
     default=0.1,

@@ -146,7 +146,7 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
             raise UserError(
                 f"{path} is given as `unlabelled`, but {counted(labelled, 'row')} in it "
                 f"{'has' if labelled == 1 else 'have'} a label in the column {guess.label!r}",
-                expected="text without labels",
+                expected="unlabelled text",
                 hint=f"delete the column {guess.label!r}, or use the file as training or validation rows",
             )
         if labelled:

@@ -137,7 +137,7 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
         labels=_labels_option(task, plan),
         settings=_settings(plan.sizes),
         length=length,
-        unlabelled=option if unlabelled else f"# {option}  # text without labels helps most",
+        unlabelled=option if unlabelled else f"# {option}  # unlabelled text helps most",
     )
     text += _CONTROL.format(
         recipe=as_toml(plan.recipe),

@@ -6,8 +6,10 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from pydantic_core import from_json
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -23,6 +25,7 @@ from tasks.common.records import Count, Record, read_record
 
 _CHECKPOINTS_KEPT = 2
 _POSITION = "position.json"
+_Values = Annotated[list[float], Field(min_length=1)]
 
 
 @dataclass
@@ -56,10 +59,10 @@ class Position(Record):
     stopped: bool = False
     seconds: float = 0.0
     batch_source: dict = field(default_factory=dict)
-    epoch_losses: dict[str, list[float]] = field(default_factory=dict)
+    epoch_losses: dict[str, _Values] = field(default_factory=dict)
     logged: int | None = None
     log_digest: str | None = None
-    unlogged: dict[str, list[float]] = field(default_factory=dict)
+    unlogged: dict[str, _Values] = field(default_factory=dict)
 
 
 def save_checkpoint(

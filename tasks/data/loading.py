@@ -131,7 +131,7 @@ def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
     shown = "\n".join(f"  {line}" for _, line in errors.lines()[:_SHOWN])
     hints = []
     if _NO_LABEL in shown:
-        advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
+        advice = "drop the rows without a label, or pass them as unlabelled text (`unlabelled`)"
         hints.append(
             f"write [] where no label applies; otherwise {advice}" if _NONE_APPLIES in shown else advice
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlainText(TaskType):
-    """Plain text without labels, head or predictions."""
+    """Plain text, which has no labels, head or predictions."""
 
     metrics: ClassVar[Metrics] = {}
     default_metrics = ()

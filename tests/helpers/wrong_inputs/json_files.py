@@ -157,7 +157,8 @@ def json_cases() -> Iterator[Case]:
                     lambda inputs, at, i=item, f=file, w=words, r=raw: w(
                         inputs, damage(inputs, at, i, f, lambda _: r), at / "out"
                     ),
-                    refused=name != "surrogate",  # it is JSON, and some records may have further keys
+                    # A surrogate is JSON, and some records may have further keys; an unfinished run may start over.
+                    refused=name != "surrogate" and item != "unfinished",
                 )
 
 

@@ -29,7 +29,11 @@ def write_run(
     record = {
         "status": "finished",
         "identity": {"settings": settings.model_dump(mode="json")},
+        "versions": {"mtkd": "1.2.3"},
+        "machine": "a machine",
+        "parameters": {"total": 3, "embeddings": 2, "without_embeddings": 1},
         "scores": scores,
+        "training": {"steps": 1},
     }
     place.mkdir(parents=True)
     (place / "run.json").write_text(json.dumps(record))

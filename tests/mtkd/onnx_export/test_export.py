@@ -209,7 +209,7 @@ def tasks_with(**fields: Any) -> Callable[[Any], Any]:
         (
             "tokenizer.json",
             lambda values: {**values, "model": {**values["model"], "vocab": {}}, "added_tokens": []},
-            "has no pad token",
+            "has no unk token",
         ),
         ("model.json", tasks_with(head="zz"), "has no output for the head 'zz'"),
         ("model.json", tasks_with(labels=["a", "b", "c"]), "but its task needs 3"),
