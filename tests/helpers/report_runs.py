@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run_records import finished_record
 
 from mtkd.model_files import FORMAT
 from tasks.data.loading import digest_rows, load_rows
@@ -138,17 +139,14 @@ def write_run(
     digest = digest_rows(load_rows(FilesSource(), task, "validation")) if task.files else "none"
     values = {"rows": ROWS, "metrics": {"accuracy": primary}, "loss": 0.5}
     scores = {"task": task.name, "split": "validation", "primary": primary, "majority": 0.5, **values}
-    record = {
-        "status": "finished",
-        "identity": identity,
-        "versions": {"mtkd": "1.2.3"},
-        "machine": "a machine",
-        "data": {f"{task.name}/validation": digest},
-        "rows": {task.name: {"train": 12345, "unlabelled": 0, "validation": ROWS}},
-        "parameters": {"total": 2_000_000, "embeddings": 500_000, "without_embeddings": 1_500_000},
-        "scores": {f"{task.name}/validation": scores},
-        "training": {"steps": 40, "seconds": 1.0},
-    }
+    record = finished_record(
+        identity=identity,
+        data={f"{task.name}/validation": digest},
+        rows={task.name: {"train": 12345, "unlabelled": 0, "validation": ROWS}},
+        parameters={"total": 2_000_000, "embeddings": 500_000, "without_embeddings": 1_500_000},
+        scores={f"{task.name}/validation": scores},
+        training={"steps": 40, "seconds": 1.0},
+    )
     (directory / "run.json").write_text(json.dumps(record | facts))
     log = [{"step": step, "loss": 1 / step} for step in (1, 20, 40)]
     log += [{"step": step, f"score/{task.name}/validation": step / 100} for step in (20, 40)]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from run_records import finished_record
 
 from mtkd.evaluation.knowledge_curve import Point, curve, plot_knowledge, read_points, whole_points
 from mtkd.recipes import load_settings
@@ -26,15 +27,7 @@ def write_run(
     settings = load_settings("hsk-tinybert-4", "distill", {**kept, "student.max_length": 24, **more})
     values = {"metrics": {"accuracy": score}, "primary": score, "majority": 0.5, "loss": 1.0, "rows": 8}
     scores = {"rte/validation": {"task": "rte", "split": "validation", **values}}
-    record = {
-        "status": "finished",
-        "identity": {"settings": settings.model_dump(mode="json")},
-        "versions": {"mtkd": "1.2.3"},
-        "machine": "a machine",
-        "parameters": {"total": 3, "embeddings": 2, "without_embeddings": 1},
-        "scores": scores,
-        "training": {"steps": 1},
-    }
+    record = finished_record(identity={"settings": settings.model_dump(mode="json")}, scores=scores)
     place.mkdir(parents=True)
     (place / "run.json").write_text(json.dumps(record))
 

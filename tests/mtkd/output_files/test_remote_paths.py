@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from run_records import finished_record
 
 import mtkd as library
 from tasks.common import remote
@@ -486,6 +487,6 @@ def test_a_finished_run_of_a_grid_is_found_by_its_command(tmp_path: Path, data: 
 
     job = Job(("distill", "--data", str(local_copy(data))), tmp_path / "run")
     (tmp_path / "run").mkdir()
-    write_record(job.out / "run.json", {"status": "finished"})
+    write_record(job.out / "run.json", finished_record())
     write_json(job.command_file, job.command)
     assert json.loads(job.command_file.read_text())[2] == data == as_url(job.command[2]) and job.finished

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import click
 import pytest
+from run_records import finished_record
 
 import mtkd as api
 from mtkd.api.grid_runs import compare, plan_grid
@@ -827,13 +828,13 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     assert labels.command[-2:] == ["--steps", f"STEPS OF {distill.out}"]
     distill.out.mkdir(parents=True)
     training = {"layers": {"steps": 40}, "prediction": {"steps": 2}}
-    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    (distill.out / "run.json").write_text(json.dumps(finished_record(training=training)))
     assert labels.command[-2:] == ["--steps", "42"]
 
     # Seven epochs in all; 42 steps in seven epochs are epochs of 6 steps.
     for stage, epochs in (("layers", 5), ("prediction", 2)):
         training[stage] |= {"history": [{"epoch": n + 1, "scores": {}} for n in range(epochs)]}
-    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    (distill.out / "run.json").write_text(json.dumps(finished_record(training=training)))
     assert labels.command[-4:] == ["--set", "train.steps_per_epoch=6", "--steps", "42"]
     own = replace(labels, argv=(*labels.argv, "--set", "train.steps_per_epoch=21"))
     assert own.command == [*own.argv, "--steps", "42"], "its own interval takes precedence"
@@ -903,11 +904,10 @@ def test_cells_with_other_batch_sizes_or_rows_train_for_the_steps_of_the_referen
         assert all(jobs[cell, spec][0].command[-2:] == ["--epochs", "4"] for spec in specs), cell
     assert jobs["alone", "rte"][0].command[-2:] == ["--steps", f"STEPS OF {joint.out}"]
     joint.out.mkdir(parents=True)
-    record = {
-        "status": "finished",
-        "training": {"steps": 40, "history": [{"epoch": n, "scores": {}} for n in range(5)]},
-        "rows": {task: {"train": rows, "unlabelled": 0, "validation": 1} for task, rows in TRAINED.items()},
-    }
+    record = finished_record(
+        training={"steps": 40, "history": [{"epoch": n, "scores": {}} for n in range(5)]},
+        rows={task: {"train": rows, "unlabelled": 0, "validation": 1} for task, rows in TRAINED.items()},
+    )
     (joint.out / "run.json").write_text(json.dumps(record))
 
     def lengths(cell: str, task_spec: str = "rte,sst2") -> list[list[str]]:
@@ -1228,7 +1228,7 @@ def test_a_run_of_a_different_command_is_not_taken_for_finished(tmp_path: Path) 
     job = Job(("distill", "x"), tmp_path / "run")
     assert not job.finished
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text('{"status": "finished"}')
+    (tmp_path / "run" / "run.json").write_text(json.dumps(finished_record()))
     (tmp_path / "run.command.json").write_text('["distill", "x"]')
     assert job.finished and not Job(("distill", "y"), tmp_path / "run").finished
     job.require_same_command()
@@ -1248,7 +1248,7 @@ def test_a_moved_comparison_is_still_finished(tmp_path: Path, monkeypatch: pytes
     out = tmp_path / "before" / "few"
     first = job(out, str(tmp_path / "data"))
     first.out.mkdir(parents=True)
-    (first.out / "run.json").write_text('{"status": "finished"}')
+    (first.out / "run.json").write_text(json.dumps(finished_record()))
     first.command_file.write_text(json.dumps(list(first.argv)))
     moved = out.rename(tmp_path / "few")
     monkeypatch.chdir(tmp_path)
