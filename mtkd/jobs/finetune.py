@@ -15,7 +15,7 @@ from mtkd.evaluation.scoring import TaskScores, watched, write_predictions
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import TrainingJob, TrainingResult, Warn, ignore_warning
+from mtkd.jobs.training_job import JobResult, TrainingJob, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator, scores_record
 from mtkd.losses.objective import labels_objective
 from mtkd.models.digest import digest_weights
@@ -129,7 +129,7 @@ class _Finetune(TrainingJob):
         model.set_max_length(self.settings.max_length or model.info.max_length)
         return model
 
-    def train(self) -> TrainingResult:
+    def train(self) -> JobResult:
         trials = self._trials()
         results = [self._run_trial(trial) for trial in trials]
         best = 0  # the first of equally good trials
@@ -142,9 +142,9 @@ class _Finetune(TrainingJob):
                 if (directory / name).exists():  # otherwise an interrupted call has already moved it
                     move_files(directory / name, self.request.out / name)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
-        values = {"learning_rate": trials[best].peak_lr, "tried": tried}
+        chosen = {"learning_rate": trials[best].peak_lr, "tried": tried}
         scores = [TaskScores(**values) for values in results[best]["scores"].values()]
-        return TrainingResult(MultiTaskModel.load(directory), scores, dict(results[best]["training"]), values)
+        return JobResult(MultiTaskModel.load(directory), scores, dict(results[best]["training"]), chosen)
 
     def _trials(self) -> list[TrainSettings]:
         """The settings to try: every learning rate with every number of epochs."""

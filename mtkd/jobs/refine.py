@@ -11,7 +11,7 @@ import torch
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import TrainingJob, TrainingResult, Warn, ignore_warning
+from mtkd.jobs.training_job import JobResult, TrainingJob, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.bi_encoders import bi_encoder_for, can_be_bi_encoder, compares_sentences
@@ -152,7 +152,7 @@ class _Refine(TrainingJob):
         is_low = probe_nearly_suffices(self.tasks, probed, settings.head_hidden_size, n_train)
         return _PROBE_LR if is_low else _LR
 
-    def train(self) -> TrainingResult:
+    def train(self) -> JobResult:
         trainer = Trainer(
             self.accelerator,
             self.model,
@@ -174,4 +174,4 @@ class _Refine(TrainingJob):
         outcome = trainer.fit()
         validation = self.rows.validation(self.model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)
-        return TrainingResult(self.model, scores, vars(outcome))
+        return JobResult(self.model, scores, vars(outcome))

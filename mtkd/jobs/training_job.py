@@ -30,7 +30,7 @@ def ignore_warning(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class JobResult:
     """The result of `TrainingJob.train`.
 
     Attributes:
@@ -89,7 +89,7 @@ class TrainingJob(ABC):
         """Load and validate everything else; returns the model to train."""
 
     @abstractmethod
-    def train(self) -> TrainingResult:
+    def train(self) -> JobResult:
         """Train and score the model."""
 
     def run(self) -> RunDirectory:

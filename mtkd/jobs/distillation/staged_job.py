@@ -12,7 +12,7 @@ from typing import Any
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.distillation.prepare import PreparedRun
 from mtkd.jobs.distillation.validated_run import ValidatedRun
-from mtkd.jobs.training_job import TrainingJob, TrainingResult
+from mtkd.jobs.training_job import JobResult, TrainingJob
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import DistillSettings, Stage
@@ -72,7 +72,7 @@ class StagedJob(TrainingJob):
     def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
         """Initialise heads from the student's features; called before the first stage that trains heads."""
 
-    def train(self) -> TrainingResult:
+    def train(self) -> JobResult:
         """Run the stages; named stages that an earlier call has finished are loaded instead."""
         student = self.prepared.student
         record: dict[str, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ class StagedJob(TrainingJob):
             self.accelerator.wait_for_everyone()
         last_stage = self.stages[-1][0].name
         scores = self.scores(student, record[last_stage])
-        return TrainingResult(student, scores, record.get("", record), self.record_values)
+        return JobResult(student, scores, record.get("", record), self.record_values)
 
 
 def stage_directory(out: Path, stage: Stage) -> Path:

@@ -264,7 +264,7 @@ def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("mtkd.jobs.distillation.staged_job.TrainingResult", interrupted)
+        patched.setattr("mtkd.jobs.distillation.staged_job.JobResult", interrupted)
         run("resumed")
     assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
