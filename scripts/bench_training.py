@@ -103,8 +103,8 @@ def one_epoch(trainer: Trainer) -> None:
 def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
     """Forward, backward, clipping and optimiser step on batches that were collated beforehand."""
     module, tasks = trainer.train_module, trainer.tasks
-    # The loop's own optimiser: its state lies in memory differently than that of a second one, which alone
-    # changes the time of a step by several percent.
+    # The loop's own optimiser: the state of a second one lies elsewhere in memory, and its steps took a
+    # different time.
     optimizer = trainer.parallel.optimizer
     batches = [trainer.batches.source.collate(draw.rows, draw.indices) for draw in draws]
 
