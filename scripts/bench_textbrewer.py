@@ -31,7 +31,6 @@ import multiprocessing
 import re
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -40,7 +39,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from measuring import extra_memory, restart_keeping_memory
+from measuring import device_time, extra_memory, restart_keeping_memory
 from textbrewer_runs import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
 from torch import Tensor
 
@@ -104,14 +103,15 @@ def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, coun
     rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
     inner, source, distiller = trainer.train_module.eval(), trainer.teacher, other.distiller
     assert source is not None
-    batch = trainer.batches.source.collate(pool, rows)
+    device = trainer.accelerator.device
+    batch = trainer.batches.source.collate(pool, rows).to(device)
     with torch.no_grad():
         teacher = source.outputs(TEXT, batch)
         counts = inner.objective.num_items(TEXT, batch)
         _, values = inner(TEXT, batch, teacher, counts, 0.0, counts)
         student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
         distiller.model_T.eval(), distiller.model_S.eval()
-        inputs = next(iter(padded(pool, trainer, [rows])))
+        inputs = {name: value.to(device) for name, value in next(iter(padded(pool, trainer, [rows]))).items()}
         total, parts = distiller.train_on_batch(inputs, other.more)
     inner.train()
     terms = dict(zip(inner.objective.terms, values.tolist(), strict=True))
@@ -144,13 +144,13 @@ def in_turn(
     def feeding() -> Iterator[dict[str, Tensor]]:
         for block in blocks:
             batches = padded(pool, trainer, block["at random"])
-            started = time.perf_counter()
+            started = device_time()
             yield from batches  # TextBrewer trains on each batch before it asks for the next
-            seconds["textbrewer"].append(time.perf_counter() - started)
+            seconds["textbrewer"].append(device_time() - started)
             for way, rows in block.items():
-                started = time.perf_counter()
+                started = device_time()
                 train(trainer, pool, rows)
-                seconds[f"mtkd {way}"].append(time.perf_counter() - started)
+                seconds[f"mtkd {way}"].append(device_time() - started)
         yield from batches  # one more step, which is not counted, because its loop ends without asking again
 
     other.train(feeding(), sum(len(block["at random"]) for block in blocks) + 1)

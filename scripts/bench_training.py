@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import numpy as np
 import torch
+from measuring import device_time
 
 from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
@@ -58,6 +58,7 @@ def make_trainer(
     tokeniser: Tokeniser,
     *,
     group_by_length: bool,
+    precision: str,
     directory: Path,
 ) -> Trainer:
     """Build a trainer with a new model; without grouping, every sequence is padded to 128 tokens."""
@@ -70,7 +71,7 @@ def make_trainer(
     )
     model = MultiTaskModel(encoder, tasks, tokeniser, ModelInfo(max_length=128))
     batch_size = 32 if student == "tinybert" else 128  # as in the recipes
-    settings = TrainSettings(batch_size=batch_size, group_by_length=group_by_length)
+    settings = TrainSettings(batch_size=batch_size, group_by_length=group_by_length, precision=precision)
     trainer = Trainer(
         make_accelerator(),
         model,
@@ -106,7 +107,8 @@ def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
     # The loop's own optimiser: the state of a second one lies elsewhere in memory, and its steps took a
     # different time.
     optimizer = trainer.parallel.optimizer
-    batches = [trainer.batches.source.collate(draw.rows, draw.indices) for draw in draws]
+    collate, device = trainer.batches.source.collate, trainer.accelerator.device
+    batches = [collate(draw.rows, draw.indices).to(device) for draw in draws]
 
     def run() -> None:
         for batch in batches:
@@ -125,10 +127,10 @@ def in_turn(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
-            started = time.perf_counter()
+            started = device_time()
             way()
             if number:
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(device_time() - started)
     return seconds
 
 
@@ -147,22 +149,32 @@ def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
 @click.option("--rows", "count", default=256, show_default=True, help="rows per task")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--student", type=click.Choice(["tinybert", "static"]), default="tinybert", show_default=True)
-def main(data: str, count: int, rounds: int, student: str) -> None:
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+def main(data: str, count: int, rounds: int, student: str, precision: str) -> None:
     """Print both comparisons."""
     tasks = resolve("rte,mrpc,stsb,sst2")
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
     with tempfile.TemporaryDirectory() as temporary, keep_memory():
-        grouped = make_trainer(
-            student, tasks, rows, tokeniser, group_by_length=True, directory=Path(temporary) / "a"
-        )
-        padded = make_trainer(
-            student, tasks, rows, tokeniser, group_by_length=False, directory=Path(temporary) / "b"
+        grouped, padded = (
+            make_trainer(
+                student,
+                tasks,
+                rows,
+                tokeniser,
+                group_by_length=group,
+                precision=precision,
+                directory=Path(temporary) / str(group),
+            )
+            for group in (True, False)
         )
         reader = grouped.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
-        print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
+        print(
+            f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads, "
+            f"{grouped.accelerator.device}"
+        )
         draws = list(grouped.batches.source.epoch(0, 0, {}))
         ways = {
             "grouped by length": lambda: one_epoch(grouped),

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 _KEPT_BYTES = 1 << 32
 _TUNABLES = f"glibc.malloc.mmap_threshold={_KEPT_BYTES}:glibc.malloc.trim_threshold={_KEPT_BYTES}"
 
@@ -30,8 +32,20 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def device_time() -> float:
+    """`time.perf_counter()` once the GPU, if there is one, has finished its work."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def extra_memory(work: Callable[[], object]) -> float:
-    """Peak memory of one call in megabytes, in addition to what this process holds before it."""
+    """Peak memory of one call in megabytes (of the GPU, if there is one), without what was held before."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - held) / 1e6
     Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
     before = status_bytes("VmRSS")
     work()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (an estimate: only the
-# first two minutes have been tried on a GPU). What is finished is skipped, so the same command resumes. MINI=1 tries every step
+# Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (an estimate: of the
+# tables, only those of the methods and of WaLDORf have been made on a GPU, both in 11 minutes). What is finished is skipped, so the same command resumes. MINI=1 tries every step
 # on few rows, also on a CPU; its scores carry no information.
 # Usage: scripts/results_gpu.sh DATA OUT [MINUTES]      then: cat OUT/*/compare.md OUT/*.out
 set -euo pipefail
@@ -43,7 +43,7 @@ step generator $mtkd augment questions train --data "$data" --model scratch --fo
   --precision bf16 --out "$out/t5" --quiet &  # beside the tables
 grid few few_labels $few
 grid full all_labels $full
-grid methods methods --teacher "$out/full/teacher/"*/ $full
+grid methods methods_steps --teacher "$out/full/teacher/"*/ $full
 step questions $mtkd augment questions generate --text "$out/contexts.txt" --per-paragraph 3 --out "$out/generated" --quiet
 grid readers generated_questions --corpus "$out/generated" $squad
 grid waldorf waldorf-gpu $waldorf

@@ -92,10 +92,11 @@ def make_trainer(job: Job, files: TextFiles, batch: int, directory: Path) -> Tra
         return MultiTaskModel(TransformerEncoder(config), [], tokeniser, ModelInfo(LONGEST, 0))
 
     torch.manual_seed(stage.train.seed)
-    student, teacher = model(job.student), model(TEACHER)
+    accelerator = make_accelerator()
+    student, teacher = model(job.student), model(TEACHER).to(accelerator.device)
     objective = build_objective(stage.terms, student.encoder.spec, teacher.encoder.spec, [TEXT])
     trainer = Trainer(
-        make_accelerator(),
+        accelerator,
         student,
         objective,
         TextBatches(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
@@ -122,7 +123,8 @@ def train(trainer: Trainer, pool: Encoded, batches: Rows) -> None:
 
 def relation_loss(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     """MiniLMv2's loss for one relation, computed directly with (B, relation_heads, L, L) matrices."""
-    padding = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(student.dtype).min)[:, None, None]
+    lowest = torch.finfo(student.dtype).min
+    padding = torch.zeros_like(mask, dtype=student.dtype).masked_fill(mask == 0, lowest)[:, None, None]
 
     def log_relation(x: Tensor) -> Tensor:
         x = x.unflatten(-1, (RELATION_HEADS, -1)).transpose(1, 2)
@@ -171,8 +173,9 @@ class TextBrewerSide:
         textbrewer.register_new("match_Loss", "relation_kl", relation_loss)
         self.more = {} if job.relations else {"output_attentions": True, "output_hidden_states": True}
         adaptors = [LastVectors(m) if job.relations else layers_adaptor for m in (teacher, student)]
+        device = trainer.accelerator.device
         self.distiller = textbrewer.GeneralDistiller(
-            textbrewer.TrainingConfig(device="cpu", output_dir=str(directory), ckpt_steps=1 << 30),
+            textbrewer.TrainingConfig(device=device, output_dir=str(directory), ckpt_steps=1 << 30),
             textbrewer.DistillationConfig(intermediate_matches=self._matches(job)),
             teacher,
             student,
@@ -192,7 +195,7 @@ class TextBrewerSide:
             attention = "sdpa" if job.relations else "eager"
             model = BertModel(BertConfig(**hf | {"attn_implementation": attention}), add_pooling_layer=False)
             model.load_state_dict(source.encoder.body.state_dict())
-            models.append(model)
+            models.append(model.to(self._trainer.accelerator.device))
         return models
 
     @staticmethod

@@ -94,7 +94,7 @@ def test_results_gpu_runs_the_tables_first_and_every_command_parses(
     subprocess.run(words, env=environment, check=True, capture_output=True)
     commands = [line.rstrip("\t").split("\t") for line in log.read_text().splitlines()]
     grids = [Path(command[2]).stem for command in commands if command[1] == "compare"]
-    assert grids == ["few_labels", "all_labels", "methods", "generated_questions", "waldorf-gpu"]
+    assert grids == ["few_labels", "all_labels", "methods_steps", "generated_questions", "waldorf-gpu"]
     bench = next(command for command in commands if command[1].endswith("bench_gpu.py"))
     assert commands[-1] is bench, "it comes after the tables"
     assert bench[bench.index("--compile") + 1] == ("off" if mini else "both")
