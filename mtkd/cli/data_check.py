@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tasks.checks.data_report import DataReport
     from tasks.checks.split_report import SplitReport
 
+_MAX_LABELS = 6  # of a split with more labels, only the most and the least frequent one are printed
+
 
 @click.group()
 def data() -> None:
@@ -94,6 +96,11 @@ def _draw(report: DataReport, max_lines: int) -> None:
 
 
 def _balance(split: SplitReport) -> str:
-    """The share of rows with each label, such as "positive 52%, negative 48%"."""
+    """The share of rows with each label, such as "positive 52%, negative 48%"; of many labels, two."""
     total = sum(count.rows for count in split.balance)
-    return ", ".join(f"{count.label} {count.rows / total:.0%}" for count in split.balance if count.rows)
+    counts = [count for count in split.balance if count.rows]
+    shares = [f"{count.label} {count.rows / total:.0%}" for count in counts]
+    if len(counts) <= _MAX_LABELS:
+        return ", ".join(shares)
+    ranked = sorted(range(len(counts)), key=lambda n: counts[n].rows, reverse=True)
+    return f"{len(counts)} labels: {shares[ranked[0]]} to {shares[ranked[-1]]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +168,11 @@ def test_a_position_of_another_version_is_an_error(checkpoints: Path) -> None:
     with pytest.raises(UserError, match=r"there is no key 'more'\n  hint: delete this checkpoint to resume"):
         restore_checkpoint(checkpoints, *trained())
     assert len(list(checkpoints.iterdir())) == 2
+
+
+@pytest.mark.parametrize("key", ["epoch_losses", "unlogged"])
+def test_a_position_with_a_task_without_values_is_an_error(checkpoints: Path, key: str) -> None:
+    text = json.dumps({"step": 4, key: {"loss": []}})
+    (checkpoints / "step-000000004" / "position.json").write_text(text)
+    with pytest.raises(UserError, match=rf"{key}\.loss"):
+        restore_checkpoint(checkpoints, *trained())
