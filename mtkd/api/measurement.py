@@ -243,7 +243,8 @@ def glue_submission(
 
 
 def _loaded(model: str | Path | Model, device: Device | None = None) -> Model:
-    from mtkd.api.model import Model, load
+    from mtkd.api.load_model import load
+    from mtkd.api.model import Model
 
     if isinstance(model, Model):
         return model.to(device) if device else model
