@@ -188,7 +188,7 @@ def _open_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Dev
     """Open a fine-tuned transformers checkpoint as a model of one task."""
     from mtkd.api.model import Model
     from mtkd.device import find_device
-    from mtkd.jobs.evaluate import open_model
+    from mtkd.jobs.open_model import open_model
 
     try:
         module, checkpoint = open_model(path, task, None, find_device(device), labels)

@@ -14,9 +14,9 @@ from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.distillation.find_teachers import pretrained_encoder
 from mtkd.jobs.distillation.teacher_names import as_pair
-from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.jobs.open_model import EvaluatedModel
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
@@ -251,7 +251,7 @@ class Model:
 
 
 def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
-    """Convert an argument of type `AnyModel` to what `mtkd.jobs.evaluate` takes.
+    """Convert an argument of type `AnyModel` to what `mtkd.jobs.open_model` takes.
 
     Args:
         argument: the name of the argument, for the error.
