@@ -29,7 +29,7 @@ import torch
 from measuring import report
 
 from mtkd.jobs.distillation import prepare as planning
-from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.knowledge_store.build_store import build_store
 from mtkd.jobs.knowledge_store.prepare_store import prepare_store
 from mtkd.jobs.knowledge_store.store_request import StoreRequest

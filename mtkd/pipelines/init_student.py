@@ -66,7 +66,7 @@ def plan_student(
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
     from mtkd.jobs.distillation.find_teachers import encoder_of, find_teachers
-    from mtkd.jobs.distillation.validated_run import validate_run
+    from mtkd.jobs.distillation.validate import validate_run
     from mtkd.models.encoders.static import StaticStudentSettings, width_settings
     from mtkd.models.encoders.transformer_student import TransformerStudentSettings
     from mtkd.recipes import load_settings

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.distillation.validated_run import ValidatedRun, validate_run
+from mtkd.jobs.distillation.validate import validate_run
+from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import check_mask
