@@ -127,14 +127,7 @@ def export(
     ):
         model_copy.tokeniser.save(directory)
         write_description(directory, model_copy.encoder.config, tasks, model_copy.info)
-        record: dict[str, Any] = {
-            "format": EXPORT_FORMAT,
-            "mtkd": mtkd.__version__,
-            "source": source,
-            **_input_format(model_copy),
-            "tokeniser": tokeniser_names(model_copy.tokeniser),
-            "parameters": count_parameters(model_copy).to_json(),
-        }
+        record = _describe_model(model_copy, source)
         _write_export(directory, graphs, record)
         difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}
@@ -161,11 +154,18 @@ def export(
     return export
 
 
-def _input_format(model: MultiTaskModel) -> dict[str, Any]:
-    """How the model reads texts, for export.json."""
-    side_by_side = model.reader.side_by_side
-    heads = [head for head, task in model.tasks.items() if task.name in side_by_side]
-    return {"input_format": model.encoder.input_format} | ({"side_by_side": heads} if heads else {})
+def _describe_model(model: MultiTaskModel, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of export.json that does not depend on the graphs: the model, and how it reads texts."""
+    heads = [head for head, task in model.tasks.items() if task.name in model.reader.side_by_side]
+    return {
+        "format": EXPORT_FORMAT,
+        "mtkd": mtkd.__version__,
+        "source": source,
+        "input_format": model.encoder.input_format,
+        **({"side_by_side": heads} if heads else {}),
+        "tokeniser": tokeniser_names(model.tokeniser),
+        "parameters": count_parameters(model).to_json(),
+    }
 
 
 def _check_options(
