@@ -31,7 +31,7 @@ EvaluatedModel = Path | MultiTaskModel | tuple[nn.Module, Any]
 def open_model(
     model: EvaluatedModel, spec: TaskSpec | None, data: Any, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """Load a model if it is a transformers checkpoint, and return others as they are.
+    """Load a model if it is a transformers checkpoint; other models are returned unchanged.
 
     Args:
         spec: the task of a checkpoint, which does not record it.

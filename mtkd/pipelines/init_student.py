@@ -78,7 +78,7 @@ def plan_student(
     settings, sizes = _load_settings(recipe, task, teacher, orders)
     control = control_settings(settings)
     validated = validate_run(
-        settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
+        settings, _teacher_to_train(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
     if teacher and validated.teacher:
         validated.teacher.tokeniser()
@@ -151,7 +151,7 @@ def _encoder_option(control: StudentSettings, encoder: str | None, *, is_checkpo
     return "set.student.transformer.init" if is_checkpoint and from_encoder else ""
 
 
-def _refined(task: Task) -> TeacherRef:
+def _teacher_to_train(task: Task) -> TeacherRef:
     """What is known of the teacher that the pipeline will train."""
     from mtkd.models.encoders.pretrained_config import pretrained_config
     from mtkd.models.saved_model import ModelInfo, SavedModel
