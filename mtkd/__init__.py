@@ -82,10 +82,8 @@ _MODULES = {
         "repair_store",
         "store_info",
     ),
-    "mtkd.api.model": (
-        "Model",
-        "load",
-    ),
+    "mtkd.api.model": ("Model",),
+    "mtkd.api.load_model": ("load",),
     "mtkd.api.inference_timing": ("bench_inference",),
     "mtkd.api.measurement": (
         "evaluate",
@@ -155,8 +153,9 @@ if TYPE_CHECKING:
     from mtkd.api.grid_runs import compare
     from mtkd.api.hub import pull, push
     from mtkd.api.inference_timing import bench_inference
+    from mtkd.api.load_model import load
     from mtkd.api.measurement import evaluate, glue_submission, predict, verify
-    from mtkd.api.model import Model, load
+    from mtkd.api.model import Model
     from mtkd.api.reporting import report_html, report_knowledge, report_plot
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info
     from mtkd.api.suggesting import suggest_students

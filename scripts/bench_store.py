@@ -29,9 +29,10 @@ import torch
 from measuring import report
 
 from mtkd.jobs.distillation import prepare as planning
-from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.knowledge_store.build_store import build_store
-from mtkd.jobs.knowledge_store.plan_store import StoreRequest, prepare_store
+from mtkd.jobs.knowledge_store.prepare_store import prepare_store
+from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.knowledge_store.shard_writer import length_sorted_batches, write_missing_shards

@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.errors import UserError, unknown
+from tasks.common.mirror import Mirror
 from tasks.common.reading import real_path, require_file
 from tasks.common.records import read_toml
-from tasks.common.remote import Mirror
 from tasks.common.toml_kinds import refuse_other_kind
 from tasks.common.urls import as_url, url_of
 from tasks.data.soft_labels import has_soft_labels

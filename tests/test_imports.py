@@ -52,8 +52,9 @@ ABOVE_AUGMENT = ("cli", "api")
 CIRCLES = (
     ("mtkd.models.exported", "mtkd.models.multitask"),
     ("mtkd.models.encoders.encoder", "mtkd.models.initialisation"),
+    ("tasks.data.combined_source", "tasks.data.sources"),
     ("tasks.data.directory_source", "tasks.data.sources"),
-    ("tasks.data.sources", "tasks.data.tables"),
+    ("tasks.data.sources", "tasks.data.table_source"),
     ("tasks.task", "tasks.task_types.task_type"),
     ("tasks.task_file", "tasks.task_names"),
 )

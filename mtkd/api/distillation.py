@@ -130,14 +130,7 @@ def distill(
             workers=processes.in_other_processes,
         )
         return _distill_text(recipe, Path(text), text_column, model_or_path(teacher), request)
-    if text_column != "text":
-        problem = f"`text_column={text_column!r}` has no effect without `text`"
-        raise UserError(problem, hint="pass plain text as `text='FILE'`")
-    if data is None and tasks is None:
-        raise UserError(
-            "a distillation needs rows",
-            hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`, or `text='FILE'` for plain text",
-        )
+    _require_rows(data, tasks, text_column)
     request |= {"data": data, "tasks": "glue" if tasks is None else tasks, "limit": limit}
     return _distill_rows(
         recipe,
@@ -203,6 +196,18 @@ def _distill_rows(
         **options,
     )
     return Model(run.path)
+
+
+def _require_rows(data: Any, tasks: TaskSpec | None, text_column: str) -> None:
+    """Raise UserError if a run without plain text has no rows, or names the column of plain text."""
+    if text_column != "text":
+        problem = f"`text_column={text_column!r}` has no effect without `text`"
+        raise UserError(problem, hint="pass plain text as `text='FILE'`")
+    if data is None and tasks is None:
+        raise UserError(
+            "a distillation needs rows",
+            hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`, or `text='FILE'` for plain text",
+        )
 
 
 def _require_no_tasks(**arguments: Any) -> None:

@@ -188,7 +188,7 @@ def _open_checkpoint(path: Path, task: TaskSpec | None, labels: Any, device: Dev
     """Open a fine-tuned transformers checkpoint as a model of one task."""
     from mtkd.api.model import Model
     from mtkd.device import find_device
-    from mtkd.jobs.evaluate import open_model
+    from mtkd.jobs.open_model import open_model
 
     try:
         module, checkpoint = open_model(path, task, None, find_device(device), labels)
@@ -243,7 +243,8 @@ def glue_submission(
 
 
 def _loaded(model: str | Path | Model, device: Device | None = None) -> Model:
-    from mtkd.api.model import Model, load
+    from mtkd.api.load_model import load
+    from mtkd.api.model import Model
 
     if isinstance(model, Model):
         return model.to(device) if device else model

@@ -1,4 +1,4 @@
-"""`mtkd.Model`: a trained model that can predict, evaluate and save; and `mtkd.load`."""
+"""`mtkd.Model`: a trained model that can predict, evaluate and save."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.distillation.find_teachers import pretrained_encoder
 from mtkd.jobs.distillation.teacher_names import as_pair
-from mtkd.jobs.evaluate import EvaluatedModel
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.models.encoders.pretrained_config import locate
+from mtkd.jobs.open_model import EvaluatedModel
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import ModelInfo, is_saved_model, model_directory, read_saved
+from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from mtkd.training.run_record import read_run_record
 from tasks.checks.blank_texts import rows_to_predict, texts_to_encode
 from tasks.common.arguments import Device, PositiveInt, checked
@@ -253,7 +251,7 @@ class Model:
 
 
 def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
-    """Convert an argument of type `AnyModel` to what `mtkd.jobs.evaluate` takes.
+    """Convert an argument of type `AnyModel` to what `mtkd.jobs.open_model` takes.
 
     Args:
         argument: the name of the argument, for the error.
@@ -280,51 +278,3 @@ def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | 
     if not isinstance(model, Model):
         return Path(model) if model is not None else None
     return model.path if model._module is None and model.path else model.module
-
-
-@checked
-@remote_paths("name")
-def load(name: str | Path, *, device: Device | None = None) -> Model:
-    """Load a saved model.
-
-    Args:
-        name: a run directory, the `model/` inside it, or the name of an mtkd model on the Hugging Face hub. A
-            pretrained encoder (such as "minilm") gives a model without task heads.
-        device: where the model runs; by default the GPU if there is one.
-
-    Raises:
-        UserError: there is no such model, its files are damaged, or it is a fine-tuned transformers model,
-            whose head would be lost (`mtkd.evaluate`, and `teacher` in `mtkd.distill`, take one).
-    """
-    if is_saved_model(Path(name)):
-        return Model(name, device=device)
-    copy = None if Path(name).is_dir() else _hub_copy(str(name))
-    if copy is not None:
-        return Model(copy, device=device)
-    if checkpoint_directory(str(name)) is not None:
-        raise UserError(
-            f"{name} is a fine-tuned transformers model, which does not know its task",
-            expected="an mtkd model, or a pretrained encoder without a head",
-            hint=f"`mtkd.evaluate({str(name)!r}, DATA, TASK)` scores it, and `mtkd.distill` takes it as "
-            f"`teacher={str(name)!r}`",
-        )
-    if Path(name).is_dir() and not (Path(locate(str(name))) / "config.json").is_file():
-        model_directory(Path(name))  # raises an error that describes the directory
-    return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
-
-
-def _hub_copy(name: str) -> Path | None:
-    """Download an mtkd model from the hub to the local cache; None if the name is that of an encoder."""
-    from huggingface_hub import snapshot_download
-
-    from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
-
-    if name == DEFAULT_ENCODER:
-        return None
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
-
-    def fetch(repository: str, local_files_only: bool) -> str:
-        return snapshot_download(repository, local_files_only=local_files_only, allow_patterns=patterns)
-
-    directory = Path(load_named(fetch, name, "model"))
-    return directory if is_saved_model(directory) else None

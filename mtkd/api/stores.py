@@ -24,7 +24,8 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
-    from mtkd.jobs.knowledge_store.plan_store import StorePlan, StoreRequest
+    from mtkd.jobs.knowledge_store.plan_store import StorePlan
+    from mtkd.jobs.knowledge_store.store_request import StoreRequest
     from mtkd.knowledge_store.store_manifest import StoreManifest
 
 
@@ -210,7 +211,7 @@ def store_request(
     Raises:
         UserError: `tasks` contains a task object, which has no name that a store could record.
     """
-    from mtkd.jobs.knowledge_store.plan_store import StoreRequest
+    from mtkd.jobs.knowledge_store.store_request import StoreRequest
 
     task_list = tasks if isinstance(tasks, list | tuple) else [tasks]
     if unnamed := [task.name for task in task_list if isinstance(task, Task)]:

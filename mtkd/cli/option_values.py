@@ -41,7 +41,7 @@ class PathOrUrl(click.Path):
         url = url_of(value)
         if url is None or url.startswith("file://"):
             return super().convert(os.path.expanduser(value), param, ctx)
-        from tasks.common.remote import Mirror
+        from tasks.common.mirror import Mirror
 
         return Mirror.of(url, "outputs").path
 

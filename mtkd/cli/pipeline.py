@@ -32,7 +32,8 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
     FILE is a TOML file, such as `mtkd init` writes (docs/pipelines.md), or demo. A step runs again if its
     options or the files that it reads have changed, or if a step that it needs has run again.
     """
-    from mtkd.pipelines.run import StepResult, record_file, run_pipeline
+    from mtkd.pipelines.pipeline_runner import StepResult
+    from mtkd.pipelines.run import record_file, run_pipeline
     from mtkd.recipes import parse_set
 
     if json_file not in (None, "-"):

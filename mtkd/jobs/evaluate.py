@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
     CONSTANT,
@@ -23,22 +20,23 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import find_teachers, pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import pretrained_encoder
 from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
+from mtkd.jobs.open_model import (
+    EvaluatedModel,
+    is_checkpoint,
+    load_module,
+    open_model,
+    open_other_model,
+    tasks_of,
+)
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import model_directory, read_saved
 from mtkd.teachers.label_order import order_warnings
-from mtkd.teachers.transformers_checkpoint import (
-    RUN_OR_CHECKPOINT,
-    CheckpointRef,
-    checkpoint_directory,
-    refuse_headless,
-)
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from tasks.common.errors import UserError
-from tasks.common.hub_loading import only_contains_models
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
@@ -49,8 +47,6 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 from tasks.tokens.encoding import Encoded
 
-# A directory or hub name, a model, or (transformers model, tokeniser).
-EvaluatedModel = Path | MultiTaskModel | tuple[nn.Module, Any]
 _Predictions = Mapping[str, Splits]  # task -> split -> predictions of one model
 
 
@@ -95,18 +91,19 @@ def evaluate(
     if encoder is not None and not baselines:
         raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
     target, directories = find_device(device), {"model": model, "against": against}
-    labels_are_for_other = bool(teacher_labels) and against is not None and not _is_checkpoint(model)
+    labels_are_for_other = bool(teacher_labels) and against is not None and not is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)
     model, checkpoint = open_model(model, spec, data, target, labels)
-    model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
+    model_tasks = tasks_of(model)
     tasks = resolve(spec, model_tasks, data) if spec else model_tasks
     other, other_checkpoint = None, None
     if against is not None:
-        other, other_checkpoint = _other_model(against, tasks, target, labels_of_other)
+        other, other_checkpoint = open_other_model(against, tasks, target, labels_of_other)
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
     if other is not None:
-        _require_heads_of_other(other, tasks)
+        heads_of_other = {task.head: task for task in tasks_of(other)}
+        require_heads(heads_of_other, tasks, "the other model (`against`)")
     in_memory = checkpoint is not None and checkpoint.module is not None
     frozen = _frozen_encoder(None if in_memory else model, encoder, device) if baselines else None
     source = open_data(data)
@@ -121,11 +118,12 @@ def evaluate(
     if predictions is not None:
         check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
     by_name = {task.name: task for task in tasks}
-    scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
+    scores, warnings = _score_all(load_module(model, target), rows, batch_size, checkpoint)
     reports = _class_reports(by_name, scores)
     references: dict[str, _Predictions] = {}
     if other is not None:
-        other_scores, more_warnings = _score_all(_loaded(other, target), rows, batch_size, other_checkpoint)
+        other_model = load_module(other, target)
+        other_scores, more_warnings = _score_all(other_model, rows, batch_size, other_checkpoint)
         warnings += more_warnings
         references[teacher_name(against)] = _predictions_by_task(other_scores)
     scored = _predictions_by_task(scores)
@@ -138,29 +136,6 @@ def evaluate(
     if ignored := source.outside_warning((task, part.split) for task, part in rows):
         warnings.append(ignored)
     return Evaluation(scores, reports, skipped, warnings, differences)
-
-
-def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskModel:
-    return model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(device)
-
-
-def _other_model(
-    against: EvaluatedModel, tasks: Sequence[Task], device: torch.device, labels: LabelsSpec
-) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """As `open_model`, for the model to compare with; its errors name the argument `against`."""
-    try:
-        other, checkpoint = open_model(against, tasks, None, device, labels)
-        if isinstance(other, Path):
-            read_saved(other)  # raises a UserError if it is missing or damaged
-    except UserError as error:
-        raise UserError(f"`against`: {error.problem}", expected=error.expected, hint=error.hint) from error
-    return other, checkpoint
-
-
-def _require_heads_of_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
-    """Raise UserError if the model to compare with has no head for a task."""
-    model_tasks = against.tasks.values() if isinstance(against, MultiTaskModel) else read_saved(against).tasks
-    require_heads({task.head: task for task in model_tasks}, tasks, "the other model (`against`)")
 
 
 def _frozen_encoder(
@@ -266,58 +241,3 @@ def _differences(
     if len(pairs) < len(model):
         differences.pop(AVERAGE, None)  # an average over some tasks only would mislead
     return differences
-
-
-def _is_checkpoint(model: EvaluatedModel) -> bool:
-    if isinstance(model, Path):
-        return checkpoint_directory(str(model)) is not None
-    return not isinstance(model, MultiTaskModel)
-
-
-def _require_model(path: Path) -> None:
-    """Check that a directory holds an mtkd model; its UserError says that checkpoints are accepted, too."""
-    refuse_headless(path)
-    try:
-        model_directory(path)
-    except UserError as error:
-        if error.expected is None or only_contains_models(path):
-            raise
-        raise UserError(error.problem, expected=RUN_OR_CHECKPOINT, hint=error.hint) from error
-
-
-def open_model(
-    model: EvaluatedModel, spec: TaskSpec | None, data: Any, device: torch.device, labels: LabelsSpec = None
-) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """Load a model if it is a transformers checkpoint, and return others as they are.
-
-    Args:
-        spec: the task of a checkpoint, which does not record it.
-        labels: the task's labels in the order of a checkpoint's outputs.
-
-    Returns:
-        The model or its directory, and the `CheckpointRef` if it is a checkpoint.
-
-    Raises:
-        UserError: there is no such model, `labels` are given for a model that is not a checkpoint, or a
-            checkpoint is opened for several tasks.
-    """
-    if isinstance(model, MultiTaskModel) or not _is_checkpoint(model):
-        assert not isinstance(model, tuple)
-        if labels:
-            raise UserError(
-                "`teacher_labels` applies only to transformers checkpoints, and this model is not one",
-                hint="leave it out: an mtkd model knows its labels",
-            )
-        if isinstance(model, Path):
-            _require_model(model)
-        return model, None
-    tasks = resolve(spec, data=data) if spec else []
-    if len(tasks) != 1:
-        raise UserError(
-            f"{teacher_name(model)} is a transformers checkpoint, which is for one task",
-            hint="name the task: `tasks='NAME'`, or a task file",
-        )
-    source = model if isinstance(model, tuple) else str(model)
-    checkpoint = find_teachers(source, tasks, heads=True, labels=labels)
-    assert isinstance(checkpoint, CheckpointRef)
-    return checkpoint.load(None).to(device), checkpoint

@@ -12,6 +12,7 @@ import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.export_directory import EXPORTS, TRANSFORMERS, check_export_directory
+from mtkd.jobs.export_int8 import int8_table, write_int8
 from mtkd.jobs.export_transformers import as_transformers
 from mtkd.model_files import EXPORT, EXPORT_FORMAT
 from mtkd.models.exported import ExportedModel
@@ -20,14 +21,13 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
-from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
+from mtkd.onnx_export.int8 import lacks_vnni
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, tokeniser_names
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
 from tasks.common.hub_loading import quieten
-from tasks.common.markdown import markdown_cell
 from tasks.common.progress import say
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_file
@@ -36,12 +36,6 @@ from tasks.task_names import TaskSpec, resolve
 
 Format = Literal["onnx", "transformers"]
 MAX_DROP = 0.5  # points
-_INT8_TABLE = """\
-The weights of this export are rounded to int8. Its scores and those of the fp32 model, in percent, on the
-labelled rows with which the export was checked:
-
-| task | int8 | fp32 | difference | 95% interval |
-| --- | --- | --- | --- | --- |"""
 
 
 @dataclass(frozen=True)
@@ -133,26 +127,25 @@ def export(
     ):
         model_copy.tokeniser.save(directory)
         write_description(directory, model_copy.encoder.config, tasks, model_copy.info)
-        record: dict[str, Any] = {
-            "format": EXPORT_FORMAT,
-            "mtkd": mtkd.__version__,
-            "source": source,
-            **_input_format(model_copy),
-            "tokeniser": tokeniser_names(model_copy.tokeniser),
-            "parameters": count_parameters(model_copy).to_json(),
-        }
+        record = _describe_model(model_copy, source)
         _write_export(directory, graphs, record)
         difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}
         fp32_parts: tuple[str, ...] = ()
         if int8:
             seven_bits = lacks_vnni() if reduce_range is None else reduce_range
-            fp32_parts, scores = _write_int8(
-                model_copy, directory, graphs, record, seven_bits, max_drop, data, tasks, limit
+
+            def write_and_score(quantised: Mapping[int | None, Any]) -> dict[str, Difference]:
+                _write_export(directory, quantised, record)
+                return _differences(model_copy, directory, data, tasks, limit)
+
+            fp32_parts, scores = write_int8(
+                graphs, write_and_score, reduce_range=seven_bits, max_drop=max_drop
             )
+            record["int8"] = {"kept": fp32_parts, "reduce_range": seven_bits}
         elif data is not None:
             scores = _differences(model_copy, directory, data, tasks, limit)
-        _write_card(directory, model_copy, tasks, _int8_table(scores) if int8 else "")
+        _write_card(directory, model_copy, tasks, int8_table(scores) if int8 else "")
         size = _export_bytes(directory, record["files"])
         export = Export(out, [task.name for task in tasks], difference, size, int8, fp32_parts, scores)
         write_record(
@@ -161,11 +154,18 @@ def export(
     return export
 
 
-def _input_format(model: MultiTaskModel) -> dict[str, Any]:
-    """How the model reads texts, for export.json."""
-    side_by_side = model.reader.side_by_side
-    heads = [head for head, task in model.tasks.items() if task.name in side_by_side]
-    return {"input_format": model.encoder.input_format} | ({"side_by_side": heads} if heads else {})
+def _describe_model(model: MultiTaskModel, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of export.json that does not depend on the graphs: the model, and how it reads texts."""
+    heads = [head for head, task in model.tasks.items() if task.name in model.reader.side_by_side]
+    return {
+        "format": EXPORT_FORMAT,
+        "mtkd": mtkd.__version__,
+        "source": source,
+        "input_format": model.encoder.input_format,
+        **({"side_by_side": heads} if heads else {}),
+        "tokeniser": tokeniser_names(model.tokeniser),
+        "parameters": count_parameters(model).to_json(),
+    }
 
 
 def _check_options(
@@ -207,41 +207,6 @@ def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None)
         )
     if limit is not None and data is None and not int8:
         raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
-
-
-def _write_int8(
-    model: MultiTaskModel,
-    directory: Path,
-    graphs: Mapping[int | None, Any],
-    record: dict[str, Any],
-    reduce_range: bool,
-    max_drop: float,
-    data: Any,
-    tasks: Sequence[Task],
-    limit: int | None,
-) -> tuple[tuple[str, ...], dict[str, Difference]]:
-    """Write int8 graphs with as few fp32 parts as the scores allow.
-
-    Returns:
-        The parts that stay in fp32, and how much higher the export scores than the model.
-
-    Raises:
-        UserError: the scores are too low with each of `KEPT`.
-    """
-    worse_tasks: list[str] = []
-    for fp32_parts in KEPT:
-        say(f"int8{', with fp32 ' + ' and '.join(fp32_parts) if fp32_parts else ''}")
-        quantised = {n: quantise(g, fp32_parts, reduce_range=reduce_range) for n, g in graphs.items()}
-        _write_export(directory, quantised, record)
-        scores = _differences(model, directory, data, tasks, limit)
-        if not (worse_tasks := _worse_tasks(scores, max_drop)):
-            record["int8"] = {"kept": fp32_parts, "reduce_range": reduce_range}
-            return fp32_parts, scores
-    raise UserError(
-        f"an int8 export scores lower on {'; '.join(worse_tasks)}",
-        expected=f"at most {max_drop:g} points below the model",
-        hint="raise `max_drop`, or export without `int8`",
-    )
 
 
 def _export_transformers(
@@ -300,28 +265,10 @@ def _differences(
     return differences
 
 
-def _worse_tasks(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
-    """The tasks on which the export scores significantly lower, by more than `max_drop` points; as text."""
-    return [
-        f"{name}: {difference.columns()[2]} points ({difference.columns()[3]})"
-        for name, difference in scores.items()
-        if difference.verdict == "worse" and -100 * difference.difference > max_drop
-    ]
-
-
-def _int8_table(scores: Mapping[str, Difference]) -> str:
-    """The scores of an int8 export and of the model, as Markdown."""
-    rows = []
-    for name, difference in scores.items():
-        int8, fp32, points, interval, _ = difference.columns()
-        rows.append(f"| {markdown_cell(name)} | {int8} | {fp32} | {points} | {interval} |")
-    return "\n".join((_INT8_TABLE, *rows))
-
-
-def _write_card(directory: Path, model: MultiTaskModel, tasks: list[Task], int8_table: str) -> None:
-    """Write the model card of an export; `int8_table`: the scores of an int8 export, else ""."""
+def _write_card(directory: Path, model: MultiTaskModel, tasks: list[Task], int8_scores: str) -> None:
+    """Write the model card of an export; `int8_scores`: the table of scores of an int8 export, else ""."""
     load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
     use = usage(tasks[0], load)
     title = f"{model.encoder.spec.family}, exported to ONNX"
-    card = model_card(title, tasks, model.info, use, EXPORTED, int8_table)
+    card = model_card(title, tasks, model.info, use, EXPORTED, int8_scores)
     (directory / "README.md").write_text(card, encoding="utf-8")

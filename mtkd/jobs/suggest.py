@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,27 +17,17 @@ from mtkd.evaluation.inference_bench import (
     time_in_turn,
     wait_for,
 )
-from mtkd.jobs.training_data import trainable_tasks
-from mtkd.models.encoders.encoder_registry import encoder_class
+from mtkd.jobs.candidate_students import candidate_students, pruned_tokeniser
 from mtkd.models.encoders.pretrained_config import TransformerConfig
-from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.models.saved_model import ModelInfo
-from mtkd.outputs import EncoderSpec
-from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.errors import UserError
-from tasks.common.progress import say
-from tasks.data.loading import load_rows
-from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe, resolve
-from tasks.tokens.pruned_vocabulary import prune_vocabulary
-from tasks.tokens.tokeniser import Tokeniser
 
 NOTE = """The order is that of the expected scores. Only three shapes were measured (docs/results.md): with
 500 labels and up to 10,000 texts per task, 3 of 6 layers kept 95% of what the teacher gains over the best
@@ -124,27 +114,22 @@ def suggest(
     if int8 and max_mb is None:
         raise UserError("`int8` has no effect without `max_mb`", hint="pass the maximum size: `max_mb=20`")
     ref, model = _load_teacher(teacher, settings)
-    if data is not None and tasks is None and not model.tasks:
-        raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks='sst2'`")
-    teacher_tasks = list(model.tasks.values())
-    student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
-    if teacher_tasks:
-        model.require_heads(student_tasks, f"the teacher {teacher}")
-    task_spec = tasks if tasks is not None else teacher_tasks or None
+    task_spec = tasks if tasks is not None else list(model.tasks.values()) or None
+    student_tasks = _student_tasks(teacher, model, data, tasks)
     model.set_tasks(student_tasks)
     own_rows = data is None and tasks is not None and all(task.files for task in student_tasks)
-    if data is None and not own_rows and unlabelled and unlabelled.files:
+    pruned = None
+    if own_rows or data is not None:
+        pruned = pruned_tokeniser(model.tokeniser, student_tasks, data, unlabelled)
+    elif unlabelled and unlabelled.files:
         raise UserError(
             "`unlabelled` has no effect without training rows",
             hint="pass `data='DIR'`, or task files with [files] as `tasks`",
         )
-    has_rows = own_rows or data is not None
-    pruned = _pruned_tokeniser(model.tokeniser, student_tasks, data, unlabelled) if has_rows else None
-    recipes, student_models = _students(ref, model, student_tasks, pruned)
+    recipes, student_models = candidate_students(ref, model, student_tasks, pruned)
     models = {teacher: model, **student_models}
     times = _seconds_per_batch(models, settings)
-    parameters = {name: count_parameters(model).total for name, model in models.items()}
-    megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
+    megabytes = {name: count_parameters(model).total * 4 / 1e6 for name, model in models.items()}
     data_of_command = [] if own_rows else data
     row_options = _row_options(data_of_command, task_spec, unlabelled)
     is_teacher = ref.saved is not None or checkpoint_directory(teacher) is not None
@@ -154,35 +139,32 @@ def suggest(
     for name, (recipe, changes) in recipes.items():
         rounds = zip(times[teacher], times[name], strict=True)
         speeds = [teacher_seconds / student_seconds for teacher_seconds, student_seconds in rounds]
-        speed = statistics.median(speeds)
         size = megabytes[name] / 4 if int8 else megabytes[name]
-        shortfalls[name] = _shortfall(speed, size, target_speedup, max_mb)
-        sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        options = [*row_options, *sets, "--out", f"runs/{re.sub(r'[^a-z0-9]+', '-', name.lower())}"]
+        shortfalls[name] = _shortfall(statistics.median(speeds), size, target_speedup, max_mb)
         students.append(
             SuggestedStudent(
-                name,
-                recipe,
-                changes,
-                parameters[name],
-                megabytes[name],
-                settings.batch / statistics.median(times[name]),
-                speed,
-                min(speeds),
-                max(speeds),
-                shortfalls[name] <= 1,
-                shlex.join(["mtkd", "distill", recipe, "--teacher", trained_teacher, *options]),
+                name=name,
+                recipe=recipe,
+                settings=changes,
+                parameters=count_parameters(models[name]).total,
+                megabytes=megabytes[name],
+                rows_per_second=settings.batch / statistics.median(times[name]),
+                speed=statistics.median(speeds),
+                slowest=min(speeds),
+                fastest=max(speeds),
+                within_targets=shortfalls[name] <= 1,
+                command=_distill_command(name, recipe, changes, trained_teacher, row_options),
             )
         )
     nearest = min(shortfalls, key=lambda name: shortfalls[name])
     options = [*_row_options(data_of_command, task_spec, None), "--out", trained_teacher]
     return Suggestions(
-        teacher,
-        settings.batch / statistics.median(times[teacher]),
-        megabytes[teacher],
-        students,
-        None if shortfalls[nearest] <= 1 else nearest,
-        None if is_teacher else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
+        teacher=teacher,
+        teacher_rows_per_second=settings.batch / statistics.median(times[teacher]),
+        teacher_megabytes=megabytes[teacher],
+        students=students,
+        nearest=None if shortfalls[nearest] <= 1 else nearest,
+        first=None if is_teacher else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
     )
 
 
@@ -199,6 +181,24 @@ def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, Multi
     return ref, model
 
 
+def _student_tasks(teacher: str, model: MultiTaskModel, data: Any, tasks: TaskSpec | None) -> list[Task]:
+    """The tasks of the students: the given ones, else those of the teacher, or sst2 if it has none.
+
+    Args:
+        teacher: the name of the teacher, for the error.
+
+    Raises:
+        UserError: the teacher has no head for a task, or nothing names the tasks of `data`.
+    """
+    teacher_tasks = list(model.tasks.values())
+    if data is not None and tasks is None and not teacher_tasks:
+        raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks='sst2'`")
+    student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
+    if teacher_tasks:
+        model.require_heads(student_tasks, f"the teacher {teacher}")
+    return student_tasks
+
+
 def _seconds_per_batch(
     models: Mapping[str, MultiTaskModel], settings: BenchSettings
 ) -> dict[str, list[float]]:
@@ -209,79 +209,13 @@ def _seconds_per_batch(
     return time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
 
 
-def _students(
-    ref: TeacherRef, teacher: MultiTaskModel, tasks: list[Task], pruned: Tokeniser | None
-) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, MultiTaskModel]]:
-    """The students that are timed: name -> (recipe, settings), and name -> model with random weights.
-
-    Args:
-        pruned: the tokeniser of additional students with a pruned vocabulary; None = no such students.
-    """
-    recipes: dict[str, tuple[str, dict[str, Any]]] = {}
-    models: dict[str, MultiTaskModel] = {}
-    predicts_spans = any(task.type.predicts_spans for task in tasks)
-    for name, recipe, changes in _candidates(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
-        student = _random_student(recipe, changes, ref, teacher.tokeniser, tasks)
-        if predicts_spans and not student.encoder.config.spec.offers.sequence:
-            continue  # it has no vector for each token
-        recipes[name], models[name] = (recipe, changes), student
-        if pruned and recipe in ("static", "mkd-lstm"):
-            pruned_name = f"{name}, {pruned.vocab_size:,} tokens"
-            recipes[pruned_name] = (recipe, {**changes, "student.vocabulary": "pruned"})
-            models[pruned_name] = _random_student(recipe, changes, ref, pruned, tasks)
-    return recipes, models
-
-
-def _candidates(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each student as (name, recipe, settings that differ from the recipe), in order of expected scores.
-
-    Args:
-        embedding_size: the width of the teacher's word embeddings.
-    """
-    for layers in range(min(6, teacher.layers - 1), 0, -1):
-        yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
-    yield "static", "static", dict(width_settings(StaticSettings(), teacher))
-    yield "BiLSTM, 256 units", "mkd-lstm", {}
-    for units in (128, 64):
-        sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
-        sets = {f"student.bilstm.{name}": size for name, size in (sizes | {"output_size": 4 * units}).items()}
-        yield f"BiLSTM, {units} units", "mkd-lstm", {"student.bilstm.embeddings": "teacher", **sets}
-    for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's head size, and a smaller one
-        width = head_size * teacher.heads
-        if width < teacher.hidden_size:
-            sizes = {"layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
-            sizes["heads"] = teacher.heads
-            sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
-            yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
-
-
-def _random_student(
-    recipe: str, changes: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
-) -> MultiTaskModel:
-    """The student of a recipe with random weights."""
-    student_settings = load_settings(recipe, "distill", changes).student
-    encoder = encoder_class(student_settings.kind)
-    config = encoder.config_from_settings(student_settings, teacher.init_spec, tokeniser.vocab_size)
-    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden_size))
-
-
-def _pruned_tokeniser(
-    tokeniser: Tokeniser, tasks: list[Task], data: Any, unlabelled: UnlabelledRequest | None
-) -> Tokeniser | None:
-    """The tokeniser, pruned to the tokens of the training rows; None, with a message, if it cannot be."""
-    source = open_data(data)
-    unlabelled = unlabelled or UnlabelledRequest()
-    trained = trainable_tasks(tasks)
-    unlabelled.check(trained)
-    texts: list[Any] = []
-    for task in trained:
-        assert task.train is not None, "trainable_tasks refuses others"
-        texts += unlabelled.append(source, task, load_rows(source, task, task.train))[0].texts
-    try:
-        return prune_vocabulary(tokeniser, texts, 60_000)[0]
-    except UserError as error:
-        say(f"no students with a pruned vocabulary: {error.problem}")
-        return None
+def _distill_command(
+    name: str, recipe: str, changes: Mapping[str, Any], teacher: str, row_options: Sequence[str]
+) -> str:
+    """The command that trains a student; its run directory is named after the student."""
+    sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    out = f"runs/{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
+    return shlex.join(["mtkd", "distill", recipe, "--teacher", teacher, *row_options, *sets, "--out", out])
 
 
 def _row_options(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRequest | None) -> list[str]:

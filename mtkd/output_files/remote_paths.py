@@ -20,8 +20,9 @@ from mtkd.output_files.path_overlap import refuse_overlap
 from tasks.common.errors import UserError, shorten
 from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
+from tasks.common.mirror import UPLOADING, Mirror, remote_errors
 from tasks.common.progress import say
-from tasks.common.remote import UPLOADING, Mirror, consistent_copies, local, remote_errors
+from tasks.common.remote import consistent_copies, local
 from tasks.common.remote_versions import uploaded
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.common.urls import url_of

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.pipelines.init_data import Part, check_others, read_parts, without_role
+from mtkd.pipelines.init_data import Part, check_others, read_parts
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
@@ -28,23 +27,16 @@ from mtkd.pipelines.init_notes import (
 )
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
+from mtkd.pipelines.init_task import choose_task_name, guess_from_splits, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
-from tasks.checks.schema import fit_columns
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import real_path
-from tasks.data.loading import require_valid
-from tasks.data.unlabelled import checked_batches
-from tasks.glue import TASKS
-from tasks.guess import Guess, guess_task
 from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED, Task
-from tasks.task_file import check_task
-from tasks.task_keys import A_NAME, is_name
-from tasks.task_names import GROUPS
 
 PIPELINE = "pipeline.toml"
 
@@ -146,13 +138,13 @@ def init_pipeline(
     names = [str(item) for item in ([data] if isinstance(data, str | Path) else data)]
     splits, others = read_parts(names, validation, unlabelled)
     inputs = {real_path(part.path) for part in (*splits.values(), *others) if part.path}
-    guess = _guess(splits, columns, label, kind)
+    guess = guess_from_splits(splits, columns, label, kind)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
-    task = _task(_name(name, names), guess)
+    task = task_from_guess(choose_task_name(name, names), guess)
     unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
     for split, part in [*splits.items(), *((UNLABELLED, part) for part in unlabelled_parts)]:
-        _validate(task, split, part)
+        validate_rows(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
     notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
@@ -204,71 +196,6 @@ def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out:
             expected=f"the labels of {task.name!r} in the order of the outputs of a checkpoint",
         )
     return plan_student(task, recipe, str(teacher), orders[task.name], as_named)
-
-
-def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
-    """Guess the task from training and validation rows, since some labels may occur in only one of them.
-
-    Args:
-        columns, label, kind: what is given, and not guessed.
-    """
-    train = splits["train"]
-    tables = [train.raw.table]
-    names = tables[0].column_names
-    validation = splits.get("validation")
-    if validation and set(names) <= set(validation.raw.table.column_names):
-        tables.append(validation.raw.table.select(names))
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException:
-        table = tables[0]
-
-    def location(row: int) -> str:
-        count = len(tables[0])
-        return (
-            validation.raw.location(row - count) if validation and row >= count else train.raw.location(row)
-        )
-
-    hints = {"columns": columns, "label": label, "kind": kind}
-    return guess_task(table, train.raw.path, location=location, **hints)  # type: ignore[arg-type]
-
-
-def _task(name: str, guess: Guess) -> Task:
-    fields = {"labels": guess.labels, "range": guess.range, "unanswerable": guess.unanswerable}
-    task = Task(name, guess.kind, guess.columns, label=guess.label, **fields)  # type: ignore[arg-type]
-    return check_task(replace(task, metrics=task.type.default_metrics))
-
-
-def _name(requested: str | None, names: Sequence[str]) -> str:
-    """The name of the task: the requested one, or that of the file, its directory or the data set.
-
-    The part of a file's name that says which split it holds is left out: reg_train.csv gives `reg`.
-    """
-    if requested in TASKS or requested in GROUPS:
-        what = "task" if requested in TASKS else "group of tasks"
-        raise UserError(f"`name={requested!r}` is a built-in {what}", hint="choose another name")
-    if requested is not None and not is_name(requested):
-        raise UserError(f"`name={requested!r}` cannot be the name of a task", expected=A_NAME)
-    if requested is not None:
-        return requested
-    path = Path(names[0].partition(":")[0])
-    stem = path.name.split(".")[0]
-    stem = without_role(stem)
-    stem = real_path(path).parent.name if stem.lower() in ("", "data") else stem
-    name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
-    name = name if name[:1].isalpha() else f"task-{name}".strip("-")
-    return f"{name}-own" if name in TASKS or name in GROUPS else name
-
-
-def _validate(task: Task, split: str, part: Part) -> None:
-    """Validate the rows of a split as training does, but training and test rows may lack labels."""
-    if split == UNLABELLED:
-        for _ in checked_batches(task, iter([part.raw])):
-            pass
-        return
-    lenient = replace(task, test=("train", "test"))
-    raw = replace(part.raw, table=fit_columns(lenient, split, part.raw))
-    require_valid(lenient, split, raw, raw.path)
 
 
 def _write(

@@ -11,6 +11,8 @@ from tasks.common.errors import UserError
 from tasks.task import Task
 
 if TYPE_CHECKING:
+    from mtkd.models.encoders.encoder import StudentSettings
+    from mtkd.settings import DistillSettings
     from mtkd.teachers.teacher_ref import TeacherRef
 
 DEFAULT_RECIPE, ENCODER = "layerwise-3", "minilm"
@@ -65,25 +67,18 @@ def plan_student(
     """
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
-    from mtkd.jobs.distillation.find_teachers import encoder_of, find_teachers
-    from mtkd.jobs.distillation.validated_run import validate_run
-    from mtkd.models.encoders.static import StaticStudentSettings, width_settings
-    from mtkd.models.encoders.transformer_student import TransformerStudentSettings
+    from mtkd.jobs.distillation.find_teachers import encoder_of
+    from mtkd.jobs.distillation.validate import validate_run
     from mtkd.recipes import load_settings
     from mtkd.recipes.control import control_settings
     from mtkd.teachers.transformers_checkpoint import CheckpointRef
     from mtkd.training.run_record import RUN_FILE
 
     orders = {task.name: list(labels)} if labels else None
-    settings = load_settings(recipe, "distill", {}, task.name)
+    settings, sizes = _load_settings(recipe, task, teacher, orders)
     control = control_settings(settings)
-    sizes: dict[str, Any] = {}
-    if teacher and isinstance(settings.student, StaticStudentSettings):
-        ref = find_teachers(teacher, [task], heads=True, labels=orders)
-        sizes = width_settings(settings.student.static, ref.config.spec) if ref else {}
-        settings = load_settings(recipe, "distill", sizes, task.name)
     validated = validate_run(
-        settings, _refined(task) if teacher is None else teacher, [task], teacher_labels=orders
+        settings, _teacher_to_train(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
     if teacher and validated.teacher:
         validated.teacher.tokeniser()
@@ -99,10 +94,7 @@ def plan_student(
     control_teacher = encoder if student.needs_teacher_weights else None
     validate_run(controls, control_teacher or teacher or ENCODER, [task])
     checkpoint = validated.teacher if isinstance(validated.teacher, CheckpointRef) else None
-    from_encoder = isinstance(student, TransformerStudentSettings) and student.transformer.init == "encoder"
-    encoder_option = "set.student.transformer.init" if checkpoint and from_encoder else ""
-    if student.needs_teacher_weights and encoder is None:
-        encoder_option = "teacher"
+    encoder_option = _encoder_option(student, encoder, is_checkpoint=checkpoint is not None)
     notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
     if encoder_option:
         notes.append(
@@ -111,19 +103,55 @@ def plan_student(
             "encoder in the step `control` of the pipeline"
         )
     return StudentPlan(
-        as_named(recipe),
-        as_named(teacher) if teacher else None,
-        labels,
-        bool(teacher) and (Path(str(teacher)) / RUN_FILE).is_file(),
-        sizes,
-        control,
-        as_named(control_teacher) if control_teacher else None,
-        encoder_option,
-        tuple(notes),
+        recipe=as_named(recipe),
+        teacher=as_named(teacher) if teacher else None,
+        teacher_labels=labels,
+        is_run=bool(teacher) and (Path(str(teacher)) / RUN_FILE).is_file(),
+        sizes=sizes,
+        control=control,
+        control_teacher=as_named(control_teacher) if control_teacher else None,
+        encoder_option=encoder_option,
+        notes=tuple(notes),
     )
 
 
-def _refined(task: Task) -> TeacherRef:
+def _load_settings(
+    recipe: str, task: Task, teacher: str | None, orders: dict[str, list[str]] | None
+) -> tuple[DistillSettings, dict[str, Any]]:
+    """The settings of the student, and those of them that it needs to fit the width of the teacher.
+
+    Args:
+        orders: the argument `labels` of `plan_student`, by task.
+    """
+    from mtkd.jobs.distillation.find_teachers import find_teachers
+    from mtkd.models.encoders.static import StaticStudentSettings, width_settings
+    from mtkd.recipes import load_settings
+
+    settings = load_settings(recipe, "distill", {}, task.name)
+    if not teacher or not isinstance(settings.student, StaticStudentSettings):
+        return settings, {}
+    ref = find_teachers(teacher, [task], heads=True, labels=orders)
+    sizes = dict(width_settings(settings.student.static, ref.config.spec)) if ref else {}
+    return load_settings(recipe, "distill", sizes, task.name), sizes
+
+
+def _encoder_option(control: StudentSettings, encoder: str | None, *, is_checkpoint: bool) -> str:
+    """The `encoder_option` of a `StudentPlan`.
+
+    Args:
+        control: the student settings of the control.
+        encoder: the encoder that the teacher was fine-tuned from; None = unknown.
+        is_checkpoint: True if the teacher is a transformers checkpoint.
+    """
+    from mtkd.models.encoders.transformer_student import TransformerStudentSettings
+
+    if control.needs_teacher_weights and encoder is None:
+        return "teacher"
+    from_encoder = isinstance(control, TransformerStudentSettings) and control.transformer.init == "encoder"
+    return "set.student.transformer.init" if is_checkpoint and from_encoder else ""
+
+
+def _teacher_to_train(task: Task) -> TeacherRef:
     """What is known of the teacher that the pipeline will train."""
     from mtkd.models.encoders.pretrained_config import pretrained_config
     from mtkd.models.saved_model import ModelInfo, SavedModel

@@ -1,6 +1,7 @@
 """URLs such as s3://bucket/data, and the paths of the local copies that stand for them.
 
-Everything but `tasks.common.remote` works on local paths. The path of a copy ends with its URL
+Only `tasks.common.remote`, `tasks.common.mirror` and `mtkd.output_files.remote_paths` read or write URLs;
+everything else works on local paths. The path of a copy ends with its URL
 (inputs/0123456789abcdef/s3/bucket/data), so that records, errors and status lines can name the URL instead.
 """
 

@@ -211,8 +211,8 @@ def open_data(spec: Any) -> DataSource:
 
     Args:
         spec: "pocket", "hub", a directory or its URL, a `DataSource`, or tables in memory (task -> split ->
-            rows or file, see `tasks.data.tables.TableSource`); or a list of these, where each split is read
-            from the first that has it. None = only the files that the tasks name themselves.
+            rows or file, see `tasks.data.table_source.TableSource`); or a list of these, where each split is
+            read from the first that has it. None = only the files that the tasks name themselves.
 
     Raises:
         UserError: the directory does not exist, or the value is of another type.
@@ -222,11 +222,11 @@ def open_data(spec: Any) -> DataSource:
     if spec is None:
         return FilesSource()
     if isinstance(spec, Mapping):
-        from tasks.data.tables import TableSource
+        from tasks.data.table_source import TableSource
 
         return TableSource(spec)
     if isinstance(spec, list | tuple):
-        from tasks.data.tables import CombinedSource
+        from tasks.data.combined_source import CombinedSource
 
         sources = [open_data(part) for part in spec]
         if not sources:

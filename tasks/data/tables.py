@@ -1,30 +1,18 @@
-"""Data sources made of objects in memory (DataFrames, data sets, Arrow tables, lists) or of other sources."""
+"""Tables of rows in memory: DataFrames, data sets, mappings of columns and lists, as Arrow tables."""
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.common.errors import UserError, a_type, brief, counted, shorten
-from tasks.common.reading import require_file
-from tasks.common.remote import local
-from tasks.common.scalar_checks import path_problem
-from tasks.data.file_readers import SplitFiles
-from tasks.data.missing_data import similar_name, similar_split
-from tasks.data.raw_table import RawTable, check_header, strict_array, without_views
-from tasks.data.sources import Batches, DataSource, Read, at_once
-from tasks.task import UNLABELLED, Task
+from tasks.common.errors import UserError, a_type, counted
+from tasks.data.raw_table import check_header, strict_array, without_views
 
 _NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # types that cannot hold the values of a column
-_SPLITS = ("train", "validation", "test", UNLABELLED)
-_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
+ACCEPTED_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
 
 
 def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
@@ -43,7 +31,7 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):  # datasets.IterableDataset
         raise UserError(
             f"{what} cannot be {a_type(rows)}, whose number of rows is unknown",
-            expected=f"{_TABLES} or a list of {_values(columns)}",
+            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
             hint="read the first rows with `list(dataset.take(1000))`, or write all of them to a file with "
             "`dataset.to_parquet(FILE)`",
         )
@@ -56,7 +44,7 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         reason = "lists inside each other" if deep else text.strip().split("\n")[0]
         raise UserError(
             f"{what} cannot be read ({type(rows).__name__}): {reason}",
-            expected=f"{_TABLES} or a list of {_values(columns)}",
+            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
         ) from error
     check_header(f"the table of {what}", table.column_names)
     return table if table.num_columns else _of_records([], list(columns))
@@ -194,119 +182,3 @@ def _array(name: str, values: list[Any]) -> pa.Array:
         types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in first_rows)
         problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
         raise TypeError(f"the column {name!r} {problem}") from None
-
-
-class TableSource(DataSource):
-    """Rows in memory, or in files that are given by their paths.
-
-    Args:
-        tables: task name -> split -> rows (see `as_table`) or the path of a file, such as
-            {"rte": {"train": frame, "validation": "dev.csv"}}.
-        name: the name of the source in messages and records.
-    """
-
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
-        self.name = name
-        self._tables: dict[str, dict[str, pa.Table | Path]] = {}
-        shown = "dataset_dict" if type(tables).__name__.endswith("DatasetDict") else "{'train': ...}"
-        for task, splits in tables.items():
-            if not isinstance(task, str):
-                raise UserError(f"`data` has the key {brief(task)}", expected="names of tasks, such as 'rte'")
-            if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
-                hint = f"name the split of these rows: `data={{{task!r}: {{'train': ...}}}}`"
-                if similar_name(task, _SPLITS):
-                    hint = f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`"
-                raise UserError(
-                    f"the data of task {task!r} cannot be {a_type(splits)}",
-                    expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
-                    hint=hint,
-                )
-            self._tables[task] = {
-                split: _table_or_file(rows, f"{task}/{split}") for split, rows in splits.items()
-            }
-
-    @property
-    def task_names(self) -> list[str]:
-        """The names of the tasks that have rows."""
-        return list(self._tables)
-
-    def _locate(self, task: Task, split: str) -> Read | None:
-        rows = self._tables.get(task.name, {}).get(split)
-        if isinstance(rows, Path):
-            return SplitFiles([rows], task.columns)
-        return None if rows is None else at_once(lambda: RawTable(rows, f"{self.name}:{task.name}/{split}"))
-
-    def _find(self, task: Task, split: str) -> Read | None:
-        """Rows in memory take precedence over a task's own files."""
-        return self._locate(task, split)
-
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        """Rows in memory take precedence over a task's own files."""
-        read = self._locate(task, UNLABELLED)
-        return super().unlabelled(task) if read is None else partial(read, False)
-
-    def check_hint(self, task: Task) -> str:
-        """How to list all problems of a task's data."""
-        return "`mtkd.check_data(data, tasks).all_problems` lists all problems"
-
-    def missing(self, task: Task, split: str) -> UserError:
-        """The error for a split that is not in memory; it suggests which key to rename."""
-        splits = self._tables.get(task.name)
-        if splits is None:
-            near = difflib.get_close_matches(task.name, self._tables, n=1)
-            return UserError(
-                f"the data have no task {task.name!r}",
-                expected=f"a key {task.name!r}; the keys are {shorten(self._tables, task.name) or 'none'}",
-                hint=f"rename the key {near[0]!r} to {task.name!r}" if near else None,
-            )
-        similar = similar_split(split, splits)
-        return UserError(
-            f"the data of task {task.name!r} have no split {split!r}",
-            expected=f"a key {split!r}; the keys are {', '.join(map(repr, splits)) or 'none'}",
-            hint=f"rename the key {similar!r} to {split!r}" if similar else None,
-        )
-
-
-def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
-    """The rows of a split as a table, or the path of their file, which is read only when it is needed."""
-    if isinstance(rows, str | os.PathLike):
-        if expected := path_problem(os.fspath(rows)):
-            raise UserError(f"the file of {what} cannot be {brief(rows)}", expected=expected)
-        return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
-    if isinstance(rows, Sequence) and rows and all(isinstance(row, str | os.PathLike) for row in rows):
-        raise UserError(
-            f"{what} cannot be {a_type(rows)} of strings or paths",
-            expected=f"{_TABLES} a list of dicts, or the path of one file",
-            hint="join several files first: `pandas.concat(map(pandas.read_csv, files))`",
-        )
-    return as_table(rows, what=what)
-
-
-class CombinedSource(DataSource):
-    """Several sources; each split of a task is read from the first source that has it."""
-
-    def __init__(self, sources: Sequence[DataSource]):
-        self._sources = list(sources)
-        self.name = " + ".join(source.name for source in sources)
-
-    def check_hint(self, task: Task) -> str:
-        """How to list all problems of a task's data."""
-        return f"`mtkd.check_data` lists all problems of {task.name!r}"
-
-    def missing(self, task: Task, split: str) -> UserError:
-        """The error for a split that no source has, with the hints of all sources."""
-        error = super().missing(task, split)
-        hints = [hint for source in self._sources if (hint := source.missing(task, split).hint)]
-        return UserError(error.problem, expected=error.expected, hint="; ".join(dict.fromkeys(hints)))
-
-    def _folders(self) -> list[Path]:
-        return [folder for source in self._sources for folder in source._folders()]
-
-    def _locate(self, task: Task, split: str) -> Read | None:
-        return next((read for source in self._sources if (read := source._find(task, split))), None)
-
-    def _find(self, task: Task, split: str) -> Read | None:
-        return self._locate(task, split)
-
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        return next((read for source in self._sources if (read := source.unlabelled(task, named))), None)

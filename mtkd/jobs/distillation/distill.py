@@ -21,7 +21,8 @@ from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
     usable_request,
 )
-from mtkd.jobs.distillation.validated_run import ValidatedRun, settings_of_student, validate_run
+from mtkd.jobs.distillation.validate import settings_of_student, validate_run
+from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning

@@ -12,7 +12,7 @@ from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs
 from mtkd.jobs.distillation.teacher_names import TeacherSpec, describe_teachers
-from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.loss_registry import loss_class

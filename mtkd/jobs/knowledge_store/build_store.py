@@ -9,7 +9,8 @@ import torch
 
 from mtkd import __version__
 from mtkd.device import keep_memory
-from mtkd.jobs.knowledge_store.plan_store import PreparedStore, StoreRequest, prepare_store
+from mtkd.jobs.knowledge_store.prepare_store import PreparedStore, prepare_store
+from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.row_index import write_rows

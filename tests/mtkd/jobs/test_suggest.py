@@ -16,7 +16,7 @@ import pytest
 import mtkd as library
 from mtkd.evaluation.inference_bench import time_in_turn
 from mtkd.jobs.distillation.prepare import prepare_run
-from mtkd.jobs.distillation.validated_run import validate_run
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.suggest import Suggestions
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.bilstm_settings import BiLSTMConfig

@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 
 import mtkd
 from mtkd.jobs.distillation.distill import distill
-from mtkd.jobs.knowledge_store import plan_store as store_plan
 from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
-from mtkd.jobs.knowledge_store.plan_store import StoreRequest, plan_store
+from mtkd.jobs.knowledge_store.plan_store import plan_store
+from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.request import Request
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.shard_files import Shard, ShardReader, check_shards
@@ -128,7 +128,7 @@ def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
     plain = hsk_settings().model_dump() | {"terms": EVERY_KIND, "stages": {}}
     plain["student"]["transformer"]["heads"] = 2
     settings: DistillSettings = validate(DistillSettings, plain)
-    monkeypatch.setattr(store_plan, "load_settings", lambda *given: settings)
+    monkeypatch.setattr("mtkd.jobs.knowledge_store.prepare_store.load_settings", lambda *given: settings)
     return settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from exportable_models import bi_encoder, bilstm, cross_encoder, model_of, slow_export, static
 
 import mtkd
-from mtkd.jobs import export as export_job
+from mtkd.jobs import export_int8
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.onnx_export.graphs import trace
@@ -131,7 +131,7 @@ def test_a_part_whose_quantisation_lowers_the_score_too_much_stays_in_fp32(
             made.graph.node.append(onnx.helper.make_node("Neg", ["right"], ["logits_sst2"]))
         return made
 
-    monkeypatch.setattr(export_job, "quantise", damaging)
+    monkeypatch.setattr(export_int8, "quantise", damaging)
     found = mtkd.export(mtkd.Model(model), out=tmp_path / "x", int8=True, data=data, max_drop=5)
     assert found.kept == ("heads",)
     assert OnnxModel(tmp_path / "x").record["int8"]["kept"] == ["heads"]

@@ -15,9 +15,10 @@ import pytest
 from run_records import finished_record
 
 import mtkd as library
-from tasks.common import remote
+from tasks.common import mirror
 from tasks.common.errors import UserError
-from tasks.common.remote import UPLOADING, local_copy
+from tasks.common.mirror import UPLOADING
+from tasks.common.remote import local_copy
 from tasks.common.urls import as_url, cache_directory
 
 ROWS = [{"sentence": f"the {n} cats sleep well", "label": n % 2, "idx": n} for n in range(12)]
@@ -227,7 +228,7 @@ def test_a_damaged_copy_is_downloaded_again(
     file.write_bytes(lines(ROWS).replace(b"cats", b"bats", 1))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_size == before.st_size
-    monkeypatch.setattr(remote, "_verified", set())  # as if in another process
+    monkeypatch.setattr(mirror, "_verified", set())  # as if in another process
     gets = Transfers(monkeypatch, "get_file")
     local_copy(data)
     assert file.read_bytes() == lines(ROWS) and gets.names == ["/bucket/data/sst2/train.jsonl"]
@@ -264,8 +265,8 @@ def test_a_file_system_with_few_features_is_supported(
             real(system, first, second, *more)
 
         monkeypatch.setattr(type(memory), name, call)
-    monkeypatch.setattr("tasks.common.remote._MANY_THREADS", ())
-    monkeypatch.setattr("tasks.common.remote.version_of", lambda about: None)
+    monkeypatch.setattr("tasks.common.mirror._MANY_THREADS", ())
+    monkeypatch.setattr("tasks.common.mirror.version_of", lambda about: None)
     out = "memory://bucket/new/corpus"
     assert [mask(data, out).made for _ in range(3)] == [1, 0, 0]
     assert all(name.endswith("_0") for name in threads - {"MainThread"}), "the first of each pool"

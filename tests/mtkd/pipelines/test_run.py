@@ -20,7 +20,7 @@ import mtkd as library
 from mtkd.cli.flags import as_options
 from mtkd.jobs.distillation.teacher_names import parse_labels
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.pipelines import run as module
+from mtkd.pipelines import pipeline_runner
 from mtkd.pipelines.pipeline_file import load_steps, output_directory
 from mtkd.pipelines.step import Step
 
@@ -85,11 +85,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             out.mkdir(exist_ok=True)
             (out / "run.json").write_text(json.dumps({"training": {"steps": 2, "seconds": 1}}))
 
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(pipeline_runner, "execute", execute)
     return ran
 
 
-def names(results: list[mtkd.pipelines.run.StepResult]) -> list[str]:
+def names(results: list[pipeline_runner.StepResult]) -> list[str]:
     return [result.name for result in results if result.reason]
 
 
@@ -272,17 +272,17 @@ def test_a_changed_file_is_detected(
 def test_a_pipeline_that_was_interrupted_resumes(
     killed: int, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = module.execute
+    execute = pipeline_runner.execute
 
     def interrupted(command: str, words: list[str]) -> None:
         if len(commands) == killed:
             raise KeyboardInterrupt
         execute(command, words)
 
-    monkeypatch.setattr(module, "execute", interrupted)
+    monkeypatch.setattr(pipeline_runner, "execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file)
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(pipeline_runner, "execute", execute)
     commands.clear()
     results = mtkd.run_pipeline(file)
     assert names(results) == ALL[killed:] and results[killed].reason == "it was interrupted, and resumes"
@@ -293,11 +293,11 @@ def test_a_pipeline_that_was_interrupted_resumes(
 def test_a_step_that_was_interrupted_and_then_changed_starts_over(
     file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = module.execute
-    monkeypatch.setattr(module, "execute", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    execute = pipeline_runner.execute
+    monkeypatch.setattr(pipeline_runner, "execute", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file)
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(pipeline_runner, "execute", execute)
     mtkd.run_pipeline(file, settings={"steps.teacher.epochs": 2})
     assert overwriting_commands(commands) == [True, False, False, False]
 
@@ -307,17 +307,17 @@ def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_beg
     written: bool, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mtkd.run_pipeline(file)
-    execute, changed = module.execute, {"steps.tuned.lr": 0.01}
+    execute, changed = pipeline_runner.execute, {"steps.tuned.lr": 0.01}
 
     def interrupted(command: str, words: list[str]) -> None:
         if written:
             execute(command, words)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "execute", interrupted)
+    monkeypatch.setattr(pipeline_runner, "execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file, settings=changed)
-    monkeypatch.setattr(module, "execute", execute)
+    monkeypatch.setattr(pipeline_runner, "execute", execute)
     commands.clear()
     mtkd.run_pipeline(file, settings=changed)
     assert overwriting_commands(commands) == [not written, False]

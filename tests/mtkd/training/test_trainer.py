@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from small_students import SMALL_LSTM, SMALL_TRANSFORMER
 
 from mtkd.evaluation.scoring import TaskScores, watched
-from mtkd.jobs.distillation import prepare, validated_run
 from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.distillation.prepare import prepare_run
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.jobs.validation_scores import check_metric
@@ -95,9 +96,8 @@ def test_training_matches_a_bare_pytorch_loop(tiny_teacher: Path, tmp_path: Path
     teacher = MultiTaskModel.load(tiny_teacher)
     request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
     data = load_training_data(request, trainable_tasks(TASKS))
-    student = prepare.prepare_run(
-        validated_run.validate_run(settings, str(tiny_teacher), list(data.tasks.values()))
-    ).student.train()
+    validated = validate_run(settings, str(tiny_teacher), list(data.tasks.values()))
+    student = prepare_run(validated).student.train()
     rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
     lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
     sampler = TaskSampler(lengths, 16, seed=0, epochs=2)

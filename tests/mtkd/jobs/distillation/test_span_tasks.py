@@ -15,7 +15,7 @@ from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.knowledge_store.build_store import build_store
-from mtkd.jobs.knowledge_store.plan_store import StoreRequest
+from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.refine import refine
 from mtkd.jobs.request import Request
 from mtkd.losses.logits import logits_mse, soft_label_kl

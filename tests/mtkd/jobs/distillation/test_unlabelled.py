@@ -30,7 +30,7 @@ from tasks.common.errors import UserError
 from tasks.data.corpus_reader import corpus_rows
 from tasks.data.rows import has_label
 from tasks.data.sources import PocketSource
-from tasks.data.tables import TableSource
+from tasks.data.table_source import TableSource
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
 from tasks.task import Task

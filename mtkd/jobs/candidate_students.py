@@ -1,0 +1,98 @@
+"""The students that `mtkd suggest` times: models of several shapes, with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mtkd.jobs.training_data import trainable_tasks
+from mtkd.models.encoders.encoder_registry import encoder_class
+from mtkd.models.encoders.static import StaticSettings, width_settings
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
+from mtkd.outputs import EncoderSpec
+from mtkd.recipes import load_settings
+from mtkd.teachers.teacher_ref import TeacherRef
+from tasks.common.errors import UserError
+from tasks.common.progress import say
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
+from tasks.data.unlabelled import UnlabelledRequest
+from tasks.task import Task
+from tasks.tokens.pruned_vocabulary import prune_vocabulary
+from tasks.tokens.tokeniser import Tokeniser
+
+
+def candidate_students(
+    ref: TeacherRef, teacher: MultiTaskModel, tasks: list[Task], pruned: Tokeniser | None
+) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, MultiTaskModel]]:
+    """The students that are timed: name -> (recipe, settings), and name -> model with random weights.
+
+    Args:
+        pruned: the tokeniser of additional students with a pruned vocabulary; None = no such students.
+    """
+    recipes: dict[str, tuple[str, dict[str, Any]]] = {}
+    models: dict[str, MultiTaskModel] = {}
+    predicts_spans = any(task.type.predicts_spans for task in tasks)
+    for name, recipe, changes in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
+        student = _random_student(recipe, changes, ref, teacher.tokeniser, tasks)
+        if predicts_spans and not student.encoder.config.spec.offers.sequence:
+            continue  # it has no vector for each token
+        recipes[name], models[name] = (recipe, changes), student
+        if pruned and recipe in ("static", "mkd-lstm"):
+            pruned_name = f"{name}, {pruned.vocab_size:,} tokens"
+            recipes[pruned_name] = (recipe, {**changes, "student.vocabulary": "pruned"})
+            models[pruned_name] = _random_student(recipe, changes, ref, pruned, tasks)
+    return recipes, models
+
+
+def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each student as (name, recipe, settings that differ from the recipe), in order of expected scores.
+
+    Args:
+        embedding_size: the width of the teacher's word embeddings.
+    """
+    for layers in range(min(6, teacher.layers - 1), 0, -1):
+        yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
+    yield "static", "static", dict(width_settings(StaticSettings(), teacher))
+    yield "BiLSTM, 256 units", "mkd-lstm", {}
+    for units in (128, 64):
+        sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
+        sets = {f"student.bilstm.{name}": size for name, size in (sizes | {"output_size": 4 * units}).items()}
+        yield f"BiLSTM, {units} units", "mkd-lstm", {"student.bilstm.embeddings": "teacher", **sets}
+    for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's head size, and a smaller one
+        width = head_size * teacher.heads
+        if width < teacher.hidden_size:
+            sizes = {"layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
+            sizes["heads"] = teacher.heads
+            sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
+            yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
+
+
+def _random_student(
+    recipe: str, changes: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
+) -> MultiTaskModel:
+    """The student of a recipe with random weights."""
+    student_settings = load_settings(recipe, "distill", changes).student
+    encoder = encoder_class(student_settings.kind)
+    config = encoder.config_from_settings(student_settings, teacher.init_spec, tokeniser.vocab_size)
+    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden_size))
+
+
+def pruned_tokeniser(
+    tokeniser: Tokeniser, tasks: list[Task], data: Any, unlabelled: UnlabelledRequest | None
+) -> Tokeniser | None:
+    """The tokeniser, pruned to the tokens of the training rows; None, with a message, if it cannot be."""
+    source = open_data(data)
+    unlabelled = unlabelled or UnlabelledRequest()
+    trained = trainable_tasks(tasks)
+    unlabelled.check(trained)
+    texts: list[Any] = []
+    for task in trained:
+        assert task.train is not None, "trainable_tasks refuses others"
+        texts += unlabelled.append(source, task, load_rows(source, task, task.train))[0].texts
+    try:
+        return prune_vocabulary(tokeniser, texts, 60_000)[0]
+    except UserError as error:
+        say(f"no students with a pruned vocabulary: {error.problem}")
+        return None

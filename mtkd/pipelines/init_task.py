@@ -1,0 +1,91 @@
+"""The task of the data for `mtkd init`: guess it, name it, and validate the rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from mtkd.pipelines.init_data import Part, without_role
+from tasks.checks.schema import fit_columns
+from tasks.common.errors import UserError
+from tasks.common.reading import real_path
+from tasks.data.loading import require_valid
+from tasks.data.unlabelled import checked_batches
+from tasks.glue import TASKS
+from tasks.guess import Guess, guess_task
+from tasks.task import UNLABELLED, Task
+from tasks.task_file import check_task
+from tasks.task_keys import A_NAME, is_name
+from tasks.task_names import GROUPS
+
+
+def guess_from_splits(
+    splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None
+) -> Guess:
+    """Guess the task from training and validation rows, since some labels may occur in only one of them.
+
+    Args:
+        columns, label, kind: the text columns, the label column and the task type, as far as the user gives
+            them; the rest is guessed.
+    """
+    train = splits["train"]
+    tables = [train.raw.table]
+    names = tables[0].column_names
+    validation = splits.get("validation")
+    if validation and set(names) <= set(validation.raw.table.column_names):
+        tables.append(validation.raw.table.select(names))
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        table = tables[0]
+
+    def location(row: int) -> str:
+        count = len(tables[0])
+        return (
+            validation.raw.location(row - count) if validation and row >= count else train.raw.location(row)
+        )
+
+    hints = {"columns": columns, "label": label, "kind": kind}
+    return guess_task(table, train.raw.path, location=location, **hints)  # type: ignore[arg-type]
+
+
+def task_from_guess(name: str, guess: Guess) -> Task:
+    """The task that was guessed, with the default metrics of its type."""
+    fields = {"labels": guess.labels, "range": guess.range, "unanswerable": guess.unanswerable}
+    task = Task(name, guess.kind, guess.columns, label=guess.label, **fields)  # type: ignore[arg-type]
+    return check_task(replace(task, metrics=task.type.default_metrics))
+
+
+def choose_task_name(requested: str | None, names: Sequence[str]) -> str:
+    """The name of the task: the requested one, or that of the file, its directory or the data set.
+
+    The part of a file's name that says which split it holds is left out: reg_train.csv gives `reg`.
+    """
+    if requested in TASKS or requested in GROUPS:
+        what = "task" if requested in TASKS else "group of tasks"
+        raise UserError(f"`name={requested!r}` is a built-in {what}", hint="choose another name")
+    if requested is not None and not is_name(requested):
+        raise UserError(f"`name={requested!r}` cannot be the name of a task", expected=A_NAME)
+    if requested is not None:
+        return requested
+    path = Path(names[0].partition(":")[0])
+    stem = without_role(path.name.split(".")[0])
+    stem = real_path(path).parent.name if stem.lower() in ("", "data") else stem
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
+    name = name if name[:1].isalpha() else f"task-{name}".strip("-")
+    return f"{name}-own" if name in TASKS or name in GROUPS else name
+
+
+def validate_rows(task: Task, split: str, part: Part) -> None:
+    """Validate the rows of a split as training does, but training and test rows may lack labels."""
+    if split == UNLABELLED:
+        for _ in checked_batches(task, iter([part.raw])):
+            pass
+        return
+    lenient = replace(task, test=("train", "test"))
+    raw = replace(part.raw, table=fit_columns(lenient, split, part.raw))
+    require_valid(lenient, split, raw, raw.path)
