@@ -125,7 +125,7 @@ def write_corpus(
     workers: Workers = THIS_PROCESS,
     overwrite: bool = False,
     advance: Advance = ignore,
-    ranks: ProcessGroup = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> WrittenCorpus:
     """Write the corpus to `out`, making only the shards that are missing.
 
@@ -135,7 +135,7 @@ def write_corpus(
         overwrite: first remove the corpus of another job from `out`.
         advance: called with the number of copies just finished (including kept ones) times the number of
             ranks, so that one rank can report progress for all.
-        ranks: the processes that the shards are divided among; each calls this function with the same job.
+        group: the processes that the shards are divided among; each calls this function with the same job.
 
     Raises:
         UserError: there are no rows, a number of copies is below 1, `out` holds something else or is being
@@ -163,7 +163,7 @@ def write_corpus(
 
     difference = partial(corpus_difference, out)
     with open_directory(
-        out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks, difference=difference
+        out, CORPUS_KIND, output.key, overwrite=overwrite, group=group, difference=difference
     ):
         recorded = recorded_digests(out)
         missing = output.missing(recorded)
@@ -174,10 +174,10 @@ def write_corpus(
             setup=partial(_copier, load) if load else None,
             inputs=inputs,
             workers=workers,
-            ranks=ranks,
+            group=group,
             advance=advance,
         )
-        if ranks.first and (missing or not (out / MANIFEST).is_file()):
+        if group.first and (missing or not (out / MANIFEST).is_file()):
             manifest = _describe(job, rows, output, recorded, digests)
             write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())

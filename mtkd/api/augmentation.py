@@ -255,7 +255,7 @@ def _write(
     from tasks.common.progress import progress
 
     source = open_data(data)
-    ranks = join_process_group()
+    group = join_process_group()
     trainable = _trainable_tasks(tasks, data)
     unlabelled.check(trainable)
     planned = plan_source_rows(method, source, trainable, limit, unlabelled, workers)
@@ -268,14 +268,14 @@ def _write(
                 with progress("validating", len(planned[task.name])) as advance:
                     rows[task.name] = validate_source_rows(planned[task.name], pool, source, advance)
                 continue
-            loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=ranks.first)
+            loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=group.first)
             rows[task.name] = loaded[task.name]
     to_prepare: Any = rows if getattr(method, "reads_files", False) else loaded
     ready = method.prepare(to_prepare, workers)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies") as advance:
         return write_corpus(
-            job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
+            job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, group=group
         )
 
 

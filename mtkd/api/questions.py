@@ -155,7 +155,7 @@ def generate_questions(
     from tasks.common.progress import progress, say
 
     processes = Workers(workers, engine, address)
-    ranks = join_process_group()  # must come first: it sets the device of this process
+    group = join_process_group()  # must come first: it sets the device of this process
     arguments: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
     with _prepared(text, out, processes, command=command, **arguments, **options) as ready:
         if ready.estimate:
@@ -170,7 +170,7 @@ def generate_questions(
                 workers=processes,
                 overwrite=overwrite,
                 advance=advance,
-                ranks=ranks,
+                group=group,
             )
     return written, ready
 
@@ -289,7 +289,7 @@ def filter_questions(
     processes = Workers(workers, engine, address)
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
-    ranks = join_process_group()  # must come first: it sets the device of this process
+    group = join_process_group()  # must come first: it sets the device of this process
     answerer = load_answerer(Path(teacher), "cpu" if processes.in_other_processes else None)
     load = partial(_load_in_worker, path_for_workers(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:
@@ -300,7 +300,7 @@ def filter_questions(
             workers=processes,
             load=load,
             overwrite=overwrite,
-            ranks=ranks,
+            group=group,
             advance=advance,
         )
 

@@ -107,7 +107,7 @@ def write_missing_shards(
             setup=setup,
             inputs=inputs,
             workers=workers,
-            ranks=ProcessGroup.of(accelerator),
+            group=ProcessGroup.of(accelerator),
             advance=advance,
         )
     return output, missing

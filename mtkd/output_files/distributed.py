@@ -56,7 +56,7 @@ ALONE = ProcessGroup()
 
 
 @contextlib.contextmanager
-def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
+def locked_by_first(directory: Path, group: ProcessGroup) -> Iterator[None]:
     """Lock a directory in the process with rank 0, as soon as it is free; every process must call this.
 
     There is no time limit, since another job may write there for hours. While rank 0 waits, the processes
@@ -68,8 +68,8 @@ def locked_by_first(directory: Path, ranks: ProcessGroup) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         is_waiting = False
-        while not _broadcast_from_first(ranks, lambda: _try_to_lock(stack, directory)):
-            if ranks.first and not is_waiting:
+        while not _broadcast_from_first(group, lambda: _try_to_lock(stack, directory)):
+            if group.first and not is_waiting:
                 say(f"waiting for another command, which is writing {directory}")
             is_waiting = True
         yield
@@ -84,10 +84,10 @@ def _try_to_lock(stack: contextlib.ExitStack, directory: Path) -> bool:
     return True
 
 
-def _broadcast_from_first(ranks: ProcessGroup, compute: Callable[[], bool]) -> bool:
+def _broadcast_from_first(group: ProcessGroup, compute: Callable[[], bool]) -> bool:
     """Call a function in the process with rank 0, and return its result in every process."""
-    outcome = [compute() if ranks.first else False]
-    if ranks.count > 1:
+    outcome = [compute() if group.first else False]
+    if group.count > 1:
         from accelerate.utils import broadcast_object_list
 
         broadcast_object_list(outcome)

@@ -178,7 +178,7 @@ def open_directory(
     identity: Any,
     *,
     overwrite: bool = False,
-    ranks: ProcessGroup = ALONE,
+    group: ProcessGroup = ALONE,
     difference: Callable[[], str] | None = None,
 ) -> Iterator[None]:
     """Check and lock a directory for writing; see `check_directory` for the other arguments.
@@ -186,18 +186,18 @@ def open_directory(
     Inside the `with` block, the directory is empty or holds this output, complete or in part.
 
     Args:
-        ranks: the processes that write the output together; rank 0 holds the lock for all of them. They enter
+        group: the processes that write the output together; rank 0 holds the lock for all of them. They enter
             and leave the block together, so none of them reads the directory while rank 0 changes it.
 
     Raises:
         UserError: see `check_directory`; also if another process is writing there.
     """
-    ranks.wait()  # every process has inspected the directory
-    if not ranks.first:
-        ranks.wait()
+    group.wait()  # every process has inspected the directory
+    if not group.first:
+        group.wait()
         yield
-        ranks.wait()
-        ranks.wait()
+        group.wait()
+        group.wait()
         return
     check_directory(path, kind, identity, overwrite=overwrite, difference=difference)  # before any change
     with locked(path):
@@ -210,15 +210,15 @@ def open_directory(
                 remove_output(path, kind)
             if not kind.finished(path):
                 _write_claim(path, kind, identity)
-            ranks.wait()
+            group.wait()
             yield
-            ranks.wait()  # no process needs the work files any more
+            group.wait()  # no process needs the work files any more
             if kind.finished(path):
                 _remove_files(path, [file for file in _owned(path, kind) if _matches(kind.work, file)])
                 folders = [entry for entry in path.rglob("*") if entry.is_dir()]
                 _remove_folders(path, [f for f in folders if _matches(kind.work, str(f.relative_to(path)))])
                 (path / CLAIM).unlink(missing_ok=True)
-            ranks.wait()
+            group.wait()
         except BaseException:
             if path.is_dir() and {entry.name for entry in path.iterdir()} <= {CLAIM, LOCK}:
                 (path / CLAIM).unlink(missing_ok=True)  # nothing has been written

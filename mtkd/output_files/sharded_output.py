@@ -124,10 +124,10 @@ class ShardedOutput:
         setup: Callable[[], Make] | None = None,
         inputs: Callable[[PlannedShard], Any] = lambda shard: shard,
         workers: Workers = THIS_PROCESS,
-        ranks: ProcessGroup = ALONE,
+        group: ProcessGroup = ALONE,
         advance: Advance = ignore,
     ) -> None:
-        """Write some shards; every process of `ranks` calls this with the same shards.
+        """Write some shards; every process of `group` calls this with the same shards.
 
         Args:
             make: (inputs of a shard, advance) -> its content, in the form that the format expects.
@@ -145,11 +145,11 @@ class ShardedOutput:
                 f"files in {self.directory} that are damaged or have no digest are rewritten: "
                 f"{shorten(damaged)}"
             )
-        ranks.wait()  # all processes must have listed the missing shards before any of them writes
-        local_shards = shards[ranks.rank :: ranks.count]
+        group.wait()  # all processes must have listed the missing shards before any of them writes
+        local_shards = shards[group.rank :: group.count]
 
         def advance_for_all(count: int) -> None:
-            advance(count * ranks.count)
+            advance(count * group.count)
 
         if local_shards and workers.should_start(len(local_shards), loads=setup is not None):
             self._write_in_workers(local_shards, make, setup, inputs, workers, advance_for_all)
@@ -157,7 +157,7 @@ class ShardedOutput:
             make = make or setup()  # type: ignore[misc]
             for shard in local_shards:
                 self.write_shard(shard, make(inputs(shard), advance_for_all))
-        ranks.wait()
+        group.wait()
 
     def write_shard(self, shard: PlannedShard, content: Any) -> None:
         """Write one shard atomically, after the work file with its digest."""

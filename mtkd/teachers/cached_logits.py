@@ -168,7 +168,7 @@ def cache_logits(
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
     output = ShardedOutput(directory, "", shards, SafetensorsFormat(), quick_digest)
-    ranks = ProcessGroup.of(accelerator)
+    group = ProcessGroup.of(accelerator)
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = data[shard.task].take(np.asarray(shard.rows))
@@ -178,16 +178,16 @@ def cache_logits(
     setup = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
     if load and workers.in_other_processes:
         setup = partial(_logits_maker, load, precision, batch_size)
-    with locked_by_first(directory, ranks):  # other runs may use this teacher
-        if ranks.first:
+    with locked_by_first(directory, group):  # other runs may use this teacher
+        if group.first:
             _remove_unfit(directory, shards, tasks)
-        ranks.wait()
+        group.wait()
         recorded = _recorded_digests(directory, shards)
         missing = output.missing(recorded)
         total, remaining = total_size(shards), total_size(missing)
         with progress("teacher", total, done=total - remaining) as advance:
-            output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
-        if ranks.first:
+            output.write(missing, setup=setup, inputs=inputs, workers=workers, group=group, advance=advance)
+        if group.first:
             _record_digests(output, recorded)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])

@@ -187,13 +187,13 @@ class RunDirectory:
                 )
 
     @contextlib.contextmanager
-    def open(self, ranks: ProcessGroup = ALONE, **values: Any) -> Iterator[None]:
+    def open(self, group: ProcessGroup = ALONE, **values: Any) -> Iterator[None]:
         """Lock the directory, remove the run that is to be overwritten, and write run.json.
 
         Afterwards, `finished` is True if another process has finished this run in the meantime.
 
         Args:
-            ranks: the processes that train together; rank 0 writes for all of them.
+            group: the processes that train together; rank 0 writes for all of them.
             values: further values to record (digests of inputs, parameters, warnings, ...).
 
         Raises:
@@ -204,13 +204,13 @@ class RunDirectory:
             RUN_KIND,
             self.identity,
             overwrite=self._overwrite,
-            ranks=ranks,
+            group=group,
             difference=self._difference,
         ):
             # Before the directory was locked, another process may have finished the run.
             self._before = _read_record(self.path)
-            ranks.wait()  # every process reads what was there before rank 0 writes
-            if ranks.first and not self.finished:
+            group.wait()  # every process reads what was there before rank 0 writes
+            if group.first and not self.finished:
                 versions = {name: metadata.version(name) for name in _PACKAGES}
                 record = {
                     "status": "running",

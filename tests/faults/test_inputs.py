@@ -24,11 +24,11 @@ SAMPLE = (
 
 
 def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = case.words(inputs, directory)
+    arguments = case.arguments(inputs, directory)
     (directory / "work").mkdir(exist_ok=True)
     monkeypatch.chdir(directory / "work")
-    answer, printed = run(words)
-    allowed = ("refused",) if case.refused else ("refused", "accepted")
+    answer, printed = run(arguments)
+    allowed = ("refused",) if case.must_fail else ("refused", "accepted")
     assert answer in allowed, f"{answer}\n{printed}"
     if answer == "refused":
         assert "\x1b" not in printed.partition("error: ")[2], printed
@@ -55,9 +55,9 @@ def test_the_commands_succeed_on_valid_input(
     for number, case in enumerate(valid_commands()):
         directory = tmp_path / str(number)
         (directory / "work").mkdir(parents=True)
-        words = case.words(inputs, directory)
+        arguments = case.arguments(inputs, directory)
         monkeypatch.chdir(directory / "work")
-        answer, printed = run(words)
+        answer, printed = run(arguments)
         if answer != "accepted":
             refused.append(f"{case.name}: {answer}\n{printed}")
         remove(directory)

@@ -117,7 +117,7 @@ def filter_corpus(
     workers: Workers = THIS_PROCESS,
     load: Callable[[], Answerer] | None = None,
     overwrite: bool = False,
-    ranks: ProcessGroup = ALONE,
+    group: ProcessGroup = ALONE,
     advance: Advance = ignore,
 ) -> Filtered:
     """Filter the corpus and write the result to `out`, making only the shards that are missing.
@@ -126,7 +126,7 @@ def filter_corpus(
         workers: what filters the shards; the output does not depend on it.
         load: loads the answerer in other processes.
         overwrite: first remove the corpus of another job from `out`.
-        ranks: the processes that the shards are divided among; each calls this function with the same job.
+        group: the processes that the shards are divided among; each calls this function with the same job.
         advance: called with the number of questions just decided (including those of finished shards) times
             the number of ranks, so that one rank can report progress for all.
 
@@ -148,7 +148,7 @@ def filter_corpus(
         return job.corpus.resolve(), source, start, verdicts
 
     difference = partial(corpus_difference, out)
-    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks, difference=difference):
+    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, group=group, difference=difference):
         recorded = recorded_digests(out)
         missing = output.missing(recorded)
         advance(total_size(output.shards) - total_size(missing))
@@ -157,18 +157,18 @@ def filter_corpus(
             setup=partial(_filterer, opened, job.settings, checked.highest),
             inputs=inputs,
             workers=workers,
-            ranks=ranks,
+            group=group,
             advance=advance,
         )
         tallies = {shard.file: _tally(out / shard.file) for shard in output.shards}
         tally = Tally.total(tallies.values())
-        ranks.wait()
-        if ranks.first:
+        group.wait()
+        if group.first:
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():
                 _finish(job, manifest, answerer, output, recorded, tallies)
-        ranks.wait()
+        group.wait()
         if tally.rows == 0:
             raise _nothing_left(tally)
     return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))

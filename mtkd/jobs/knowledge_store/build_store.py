@@ -101,7 +101,7 @@ def _write(
 ) -> list[PlannedShard]:
     """Write the missing or damaged shards, then the rest of the store; returns the shards written now."""
     job, accelerator = prepared.job, make_accelerator()
-    ranks = ProcessGroup.of(accelerator)
+    group = ProcessGroup.of(accelerator)
     load = prepared.teacher.loader(job.contents.max_length) if workers.in_other_processes else None
     device = torch.device("cpu") if load else accelerator.device
 
@@ -110,10 +110,10 @@ def _write(
             return "it was started with other settings or rows"
         return _difference(read_store_manifest(out), prepared)
 
-    with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, ranks=ranks, difference=difference):
+    with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, group=group, difference=difference):
         shards = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
         recorded = {shard.file: shard.sha256 for shard in shards}
-        if ranks.first and not recorded:
+        if group.first and not recorded:
             _check_space(prepared, out)
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
         job.teacher.to(device)
@@ -122,9 +122,9 @@ def _write(
             output, written_shards = write_missing_shards(
                 job, out, accelerator, recorded, workers=workers, load=load
             )
-        if ranks.first and damaged_files(out / "teacher"):
+        if group.first and damaged_files(out / "teacher"):
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
-        if ranks.first and (written_shards or not recorded or damaged_files(out / "rows")):
+        if group.first and (written_shards or not recorded or damaged_files(out / "rows")):
             _finish(prepared, out, output.entries(recorded), command)
     return written_shards
 

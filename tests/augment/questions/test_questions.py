@@ -425,7 +425,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
         threading.Thread(
             target=write_corpus,
             args=(ready.job, ready.rows, tmp_path / "two"),
-            kwargs={"ranks": ProcessGroup(rank, 2, barrier.wait)},
+            kwargs={"group": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
     ]

@@ -49,23 +49,27 @@ def _url(inputs: TinyInputs, reply: str) -> str:
 
 
 def endpoint_cases() -> Iterator[Case]:
+    """Yield cases with wrong replies, options and addresses of an endpoint that generates questions."""
     few = ("--endpoint-model", "m", "--retries", 0, "--timeout", 5, "--words", "5:10")
     for name in REPLIES:
 
-        def ask(inputs: TinyInputs, at: Path, n=name) -> list[Any]:
-            return generate(_url(inputs, n), inputs.texts, at / "out", *few)
+        def ask(inputs: TinyInputs, directory: Path, name=name) -> list[Any]:
+            return generate(_url(inputs, name), inputs.texts, directory / "out", *few)
 
         yield Case(
             f"endpoint answers {name}",
             ask,
-            refused=name not in KEPT,
+            must_fail=name not in KEPT,
         )
     for name, more in OPTIONS.items():
         yield Case(
             f"endpoint option {name}",
-            lambda inputs, at, m=more: generate(_url(inputs, "ok"), inputs.texts, at / "out", *few, *m),
+            lambda inputs, directory, more=more: generate(
+                _url(inputs, "ok"), inputs.texts, directory / "out", *few, *more
+            ),
         )
     for url in URLS:
         yield Case(
-            f"endpoint at {url}", lambda inputs, at, u=url: generate(u, inputs.texts, at / "out", *few)
+            f"endpoint at {url}",
+            lambda inputs, directory, url=url: generate(url, inputs.texts, directory / "out", *few),
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tasks.common.records import CHECK
 from wrong_inputs.commands import COMMANDS, Command, distill, evaluate, generate, hsk, predict, refine
-from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace, teacher
+from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace, teacher_command
 
 BIG, DEEP = 10**30, 100_000
 
@@ -72,6 +72,7 @@ def unfinished(inputs: TinyInputs, path: Path) -> list[Any]:
     ]  # fmt: skip
 
 
+# The input, the file in it, and the commands that read it, by a name of the case.
 JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("teacher", "model/model.json", {
         "evaluate": lambda inputs, path, out: evaluate(path, out),
@@ -79,7 +80,7 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     }),
     ("teacher", "run.json", {
         "report": lambda inputs, path, out: ["report", "html", path, "--out", out.with_suffix(".html")],
-        "out": lambda inputs, path, out: teacher(inputs, path),
+        "out": lambda inputs, path, out: teacher_command(inputs, path),
     }),
     ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
     ("student", "model/model.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
@@ -130,39 +131,46 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
 def valid_commands() -> Iterator[Case]:
     """Yield every command that the cases run, with valid input."""
     for name, command in COMMANDS.items():
-        yield Case(name, lambda inputs, at, words=command: words(inputs, at, at / "out"))
+        yield Case(
+            name, lambda inputs, directory, command=command: command(inputs, directory, directory / "out")
+        )
     for item, file, commands in JSON_FILES:
         for name, command in commands.items():
             yield Case(
                 f"{item}/{file} ({name})",
-                lambda inputs, at, i=item, words=command: words(inputs, inputs.copy(i, at), at / "out"),
+                lambda inputs, directory, item=item, command=command: command(
+                    inputs, inputs.copy(item, directory), directory / "out"
+                ),
             )
 
 
 def json_cases() -> Iterator[Case]:
-    """Yield cases with every value of every JSON file that commands read replaced by each wrong one."""
+    """Yield cases in which a JSON file that commands read has other content, mostly not valid JSON."""
 
-    def damage(
-        inputs: TinyInputs, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]
-    ) -> Path:
-        path = inputs.copy(item, at)
-        replace(path / file, content(path / file))
+    def damage(inputs: TinyInputs, directory: Path, item: str, file: str, content: str | bytes) -> Path:
+        path = inputs.copy(item, directory)
+        replace(path / file, content)
         return path
 
     for item, file, commands in JSON_FILES:
-        for command, words in commands.items():
+        for reader, command in commands.items():
             for name, raw in RAW.items():
                 yield Case(
-                    f"{item}/{file} ({command}) {name}",
-                    lambda inputs, at, i=item, f=file, w=words, r=raw: w(
-                        inputs, damage(inputs, at, i, f, lambda _: r), at / "out"
+                    f"{item}/{file} ({reader}) {name}",
+                    lambda inputs, directory, item=item, file=file, command=command, raw=raw: command(
+                        inputs, damage(inputs, directory, item, file, raw), directory / "out"
                     ),
                     # A surrogate is JSON, and some records may have further keys; an unfinished run may start over.
-                    refused=name != "surrogate" and item != "unfinished",
+                    must_fail=name != "surrogate" and item != "unfinished",
                 )
 
 
 def value_cases(inputs: TinyInputs, only: str = "") -> Iterator[Case]:
+    """Yield cases with every value of the JSON files that commands read replaced by each wrong one.
+
+    Args:
+        only: a part of "INPUT/FILE"; the other files are left out.
+    """
     for item, file, commands in JSON_FILES:
         if only not in f"{item}/{file}":
             continue
@@ -170,13 +178,15 @@ def value_cases(inputs: TinyInputs, only: str = "") -> Iterator[Case]:
         value.pop(CHECK, None)
         for path in leaves(value):
             for kind, wrong in (*WRONG.items(), ("missing", MISSING)):
-                for command, words in commands.items():
-                    name = f"{item}/{file} ({command}) {'.'.join(map(str, path))} = {kind}"
+                for reader, command in commands.items():
+                    name = f"{item}/{file} ({reader}) {'.'.join(map(str, path))} = {kind}"
                     text = json.dumps(changed(value, path, wrong))
 
-                    def make(inputs: TinyInputs, at: Path, i=item, f=file, w=words, t=text) -> list[Any]:
-                        path = inputs.copy(i, at)
-                        replace(path / f, t)
-                        return w(inputs, path, at / "out")
+                    def make(
+                        inputs: TinyInputs, directory: Path, item=item, file=file, command=command, text=text
+                    ) -> list[Any]:
+                        copied = inputs.copy(item, directory)
+                        replace(copied / file, text)
+                        return command(inputs, copied, directory / "out")
 
-                    yield Case(name, make, refused=False)
+                    yield Case(name, make, must_fail=False)

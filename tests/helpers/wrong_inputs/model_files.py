@@ -31,55 +31,67 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 def model_cases() -> Iterator[Case]:
     """Yield cases with missing or damaged files of models, encoders and generators."""
-    users: dict[str, tuple[str, Command]] = {
-        "teacher": ("model/", lambda inputs, at, out: evaluate(at / "teacher", out)),
-        "student": ("model/", lambda inputs, at, out: evaluate(at / "student", out)),
-        "encoder": ("", lambda inputs, at, out: refine(at / "encoder", out)),
-        "generator": ("", lambda inputs, at, out: generate(at / "generator", inputs.texts, out)),
-        "export": ("", lambda inputs, at, out: predict(at / "export", out)),
+    readers: dict[str, tuple[str, Command]] = {
+        "teacher": ("model/", lambda inputs, directory, out: evaluate(directory / "teacher", out)),
+        "student": ("model/", lambda inputs, directory, out: evaluate(directory / "student", out)),
+        "encoder": ("", lambda inputs, directory, out: refine(directory / "encoder", out)),
+        "generator": (
+            "",
+            lambda inputs, directory, out: generate(directory / "generator", inputs.texts, out),
+        ),
+        "export": ("", lambda inputs, directory, out: predict(directory / "export", out)),
     }
-    for item, (folder, words) in users.items():
+    for item, (folder, command) in readers.items():
         for file in (*MODEL_FILES, "weights.bin", "model-2-texts.onnx", "generation_config.json"):
             for damage, change in DAMAGES.items():
 
                 def make(
-                    inputs: TinyInputs, at: Path, i=item, f=folder + file, c=change, w=words
+                    inputs: TinyInputs,
+                    directory: Path,
+                    item=item,
+                    file=folder + file,
+                    change=change,
+                    command=command,
                 ) -> list[Any]:
-                    path = inputs.copy(i, at) / f
+                    path = inputs.copy(item, directory) / file
                     if path.exists():
                         raw = path.read_bytes()
                         path.unlink()
-                        if (new := c(raw)) is not None:
-                            path.write_bytes(new)
-                    return w(inputs, at, at / "out")
+                        if (damaged := change(raw)) is not None:
+                            path.write_bytes(damaged)
+                    return command(inputs, directory, directory / "out")
 
-                yield Case(f"{item} {file} {damage}", make, refused=False)
-    for item, (folder, words) in users.items():
+                yield Case(f"{item} {file} {damage}", make, must_fail=False)
+    for item, (folder, command) in readers.items():
         for kind in ("nan", "inf", "extra", "shape", "lost", "int32", "bool", "complex64"):
 
-            def weights(inputs: TinyInputs, at: Path, i=item, f=folder, k=kind, w=words) -> list[Any]:
+            def weights(
+                inputs: TinyInputs, directory: Path, item=item, folder=folder, kind=kind, command=command
+            ) -> list[Any]:
                 import torch
                 from safetensors.torch import load_file, save_file
 
-                path = inputs.copy(i, at) / f / "model.safetensors"
+                path = inputs.copy(item, directory) / folder / "model.safetensors"
                 if path.exists():
-                    found = load_file(path)
-                    name = next(n for n, value in found.items() if value.ndim == 2)
-                    if k in ("nan", "inf"):
-                        found[name][0, 0] = float(k)
-                    elif k == "shape":
-                        found[name] = torch.zeros(3, 3)
-                    elif k in ("int32", "bool", "complex64"):
-                        found[name] = found[name].to(getattr(torch, k))
-                    elif k == "lost":
-                        found = {n: value for n, value in found.items() if ".0." not in n and n != name}
+                    tensors = load_file(path)
+                    name = next(key for key, value in tensors.items() if value.ndim == 2)
+                    if kind in ("nan", "inf"):
+                        tensors[name][0, 0] = float(kind)
+                    elif kind == "shape":
+                        tensors[name] = torch.zeros(3, 3)
+                    elif kind in ("int32", "bool", "complex64"):
+                        tensors[name] = tensors[name].to(getattr(torch, kind))
+                    elif kind == "lost":
+                        tensors = {
+                            key: value for key, value in tensors.items() if ".0." not in key and key != name
+                        }
                     else:
-                        found["other"] = torch.zeros(3)
+                        tensors["other"] = torch.zeros(3)
                     path.unlink()
-                    save_file(found, path, {"format": "pt"})
-                return w(inputs, at, at / "out")
+                    save_file(tensors, path, {"format": "pt"})
+                return command(inputs, directory, directory / "out")
 
-            yield Case(f"{item} weights {kind}", weights, refused=kind != "extra" and item != "export")
+            yield Case(f"{item} weights {kind}", weights, must_fail=kind != "extra" and item != "export")
     for key, value in {
         "attn_implementation": "kernels-community/flash-attn", "_attn_implementation": "flash_attention_2",
         "auto_map": {"AutoModel": "evil.Model"}, "quantization_config": {"quant_method": "fp8"},
@@ -90,17 +102,17 @@ def model_cases() -> Iterator[Case]:
         harmless = key in ("dtype", "return_dict", "initializer_range", "layer_norm_eps")
         for item in ("encoder", "model"):
 
-            def config(inputs: TinyInputs, at: Path, k=key, v=value, p=item) -> list[Any]:
-                if p == "encoder":
-                    file = inputs.copy("encoder", at) / "config.json"
-                    replace(file, json.dumps(json.loads(file.read_text()) | {k: v}))
-                    return refine(at / "encoder", at / "out")
-                file = inputs.copy("teacher", at) / "model/model.json"
+            def config(inputs: TinyInputs, directory: Path, key=key, value=value, item=item) -> list[Any]:
+                if item == "encoder":
+                    file = inputs.copy("encoder", directory) / "config.json"
+                    replace(file, json.dumps(json.loads(file.read_text()) | {key: value}))
+                    return refine(directory / "encoder", directory / "out")
+                file = inputs.copy("teacher", directory) / "model/model.json"
                 values = json.loads(file.read_text())
-                values["encoder"]["hf"][k] = v
+                values["encoder"]["hf"][key] = value
                 replace(file, json.dumps(values))
-                return evaluate(at / "teacher", at / "out")
+                return evaluate(directory / "teacher", directory / "out")
 
             # RoBERTa can load the weights of BERT: only the digests, which this copy lacks, tell them apart
             fits = harmless or (item, key) == ("model", "model_type")
-            yield Case(f"{item} config {key}", config, refused=not fits)
+            yield Case(f"{item} config {key}", config, must_fail=not fits)

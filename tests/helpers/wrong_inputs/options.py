@@ -27,15 +27,15 @@ def option_cases() -> Iterator[Case]:
 
     from mtkd.cli.main import cli
 
-    for name, words in COMMANDS.items():
-        command = {
+    for name, command in COMMANDS.items():
+        subcommand = {
             "mask": "augment mask", "replace": "augment replace", "qgen": "augment questions generate",
             "qtrain": "augment questions train", "store": "store plan", "bench": "bench inference",
             "check": "data check", "report": "report html",
         }.get(name, name)  # fmt: skip
         context = click.Context(cli)
         found: Any = cli
-        for word in command.split():
+        for word in subcommand.split():
             found = found.get_command(context, word)
         for option in found.params:
             if not isinstance(option, click.Option) or option.is_flag or option.opts[0] == "--quiet":
@@ -49,8 +49,11 @@ def option_cases() -> Iterator[Case]:
                     continue
                 yield Case(
                     f"cli {name} {flag} {value[:30]!r}",
-                    lambda inputs, at, w=words, f=flag, v=value: [*w(inputs, at, at / "out"), f"{f}={v}"],
-                    refused=False,
+                    lambda inputs, directory, command=command, flag=flag, value=value: [
+                        *command(inputs, directory, directory / "out"),
+                        f"{flag}={value}",
+                    ],
+                    must_fail=False,
                 )
 
 
@@ -74,23 +77,24 @@ def _with_setting(words: list[Any], key: str, value: str) -> list[Any]:
 
 
 def setting_cases() -> Iterator[Case]:
+    """Yield cases with wrong values of settings, given as `--set`."""
     for setting in SETTINGS:
         for value in SET_VALUES:
             yield Case(
                 f"--set {setting}={value[:30]}",
-                lambda inputs, at, s=setting, v=value: _with_setting(
-                    distill(inputs.teacher, at / "out"), s, v
+                lambda inputs, directory, setting=setting, value=value: _with_setting(
+                    distill(inputs.teacher, directory / "out"), setting, value
                 ),
-                refused=False,
+                must_fail=False,
             )
     for value in (*SET_VALUES, "[-1e-3]", "[1e-3, nan]"):
         yield Case(
             f"--set finetune learning_rates={value[:30]}",
-            lambda inputs, at, v=value: [
-                *COMMANDS["finetune"](inputs, at, at / "out"),
-                f"--set=learning_rates={v}",
+            lambda inputs, directory, value=value: [
+                *COMMANDS["finetune"](inputs, directory, directory / "out"),
+                f"--set=learning_rates={value}",
             ],
-            refused=False,
+            must_fail=False,
         )
     for key in (
         "student.transformer.embedding_size",
@@ -100,6 +104,8 @@ def setting_cases() -> Iterator[Case]:
         for value in SET_VALUES:
             yield Case(
                 f"--set tinybert {key}={value[:30]}",
-                lambda inputs, at, k=key, v=value: _with_setting(hsk(inputs, at / "out"), k, v),
-                refused=False,
+                lambda inputs, directory, key=key, value=value: _with_setting(
+                    hsk(inputs, directory / "out"), key, value
+                ),
+                must_fail=False,
             )

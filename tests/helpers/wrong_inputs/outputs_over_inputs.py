@@ -13,49 +13,51 @@ from wrong_inputs.commands import distill, evaluate, generate, hsk, predict, ref
 from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, write_file
 
 
-def _link(to: Path, path: Path) -> Path:
-    path.symlink_to(to)
-    return path
+def _link(target: Path, link: Path) -> Path:
+    link.symlink_to(target)
+    return link
 
 
-# The input, of which each case gets a copy, and the command, given that copy.
+# The input, of which each case gets a copy, and the command. It is called with the tiny inputs, that copy, and the directory
+# of the case.
 OVERLAPS: dict[str, tuple[str, Callable[[TinyInputs, Path, Path], list[Any]]]] = {
-    "refine encoder": ("teacher", lambda i, d, at: refine(d, d, "--overwrite")),
-    "refine encoder in out": ("teacher", lambda i, d, at: refine(d / "model", d, "--overwrite")),
-    "distill teacher": ("teacher", lambda i, d, at: distill(d, d, "--overwrite")),
-    "distill teacher of a task": ("teacher", lambda i, d, at: distill(Path(f"rte={d}"), d, "--overwrite")),
-    "distill teacher in out": ("teacher", lambda i, d, at: distill(d / "model", d, "--overwrite")),
-    "distill teacher by link": ("teacher", lambda i, d, at: distill(_link(d, at / "link"), d, "--overwrite")),
-    "distill inside teacher": ("teacher", lambda i, d, at: distill(d, d / "student")),
-    "distill init": ("student", lambda i, d, at: distill(i.teacher, d, "--init", d, "--overwrite")),
-    "distill corpus": ("corpus", lambda i, d, at: distill(i.teacher, d, "--corpus", d, "--overwrite")),
-    "distill store": ("store", lambda i, d, at: hsk(i, d, "--store", d, "--overwrite")),
-    "finetune model": ("student", lambda i, d, at: ["finetune", "--model", d, "--task", "rte", "--data", "pocket", "--out", d, "--overwrite", "--limit", 8, "--eval-limit", 4, "--steps", 1]),
-    "mask rows": ("rows", lambda i, d, at: ["augment", "mask", "--tasks", d / "topics.toml", "--out", d, "--overwrite"]),
-    "predict model by link": ("student", lambda i, d, at: (_link(d / "model/model.json", at / "out.jsonl"), predict(d, at / "out"))[1]),
-    "predict rows by link": ("rows", lambda i, d, at: (os.link(d / "train.jsonl", at / "out.jsonl"), predict(i.student, at / "out", d / "train.jsonl"))[1]),
-    "report run.json": ("teacher", lambda i, d, at: ["report", "html", d, "--out", d / "run.json", "--overwrite"]),
-    "predictions in run": ("student", lambda i, d, at: [*evaluate(d, at), "--predictions", d / "predictions"]),
-    "predictions over rows": ("rows", lambda i, d, at: [*evaluate(i.student, at), "--predictions", write_file(at, "f/rte/validation.parquet", "mine").parents[1]]),
-    "json task": ("rows", lambda i, d, at: ["data", "check", "--tasks", d / "topics.toml", "--json", d / "topics.toml"]),
-    "json rows of task": ("rows", lambda i, d, at: ["data", "check", "--tasks", d / "topics.toml", "--json", d / "train.jsonl"]),
-    "json data of init": ("rows", lambda i, d, at: ["init", d / "train.jsonl", "--out", at / "out", "--json", d / "train.jsonl"]),
-    "json weights": ("student", lambda i, d, at: [*evaluate(d, at), "--json", d / "model/model.safetensors"]),
-    "json run.json": ("student", lambda i, d, at: [*evaluate(d, at), "--json", d / "run.json"]),
-    "json manifest": ("store", lambda i, d, at: ["store", "info", d, "--json", d / "manifest.json"]),
-    "json pipeline": ("pipeline", lambda i, d, at: ["run", d / "job.toml", "--dry-run", "--json", d / "job.toml"]),
-    "json pipeline.json": ("pipeline", lambda i, d, at: ["run", d / "job.toml", "--dry-run", "--json", d / "out/pipeline.json"]),
-    "json text": ("texts", lambda i, d, at: generate("rules", d / "text.txt", at / "out", "--json", d / "text.txt")),
-    "json out": ("texts", lambda i, d, at: ["augment", "mask", *POCKET, "--limit", 8, "--out", at / "out", "--json", at / "out"]),
-    "json in out": ("encoder", lambda i, d, at: refine(d, at / "out", "--json", at / "out/run.json")),
+    "refine encoder": ("teacher", lambda inputs, copied, directory: refine(copied, copied, "--overwrite")),
+    "refine encoder in out": ("teacher", lambda inputs, copied, directory: refine(copied / "model", copied, "--overwrite")),
+    "distill teacher": ("teacher", lambda inputs, copied, directory: distill(copied, copied, "--overwrite")),
+    "distill teacher of a task": ("teacher", lambda inputs, copied, directory: distill(Path(f"rte={copied}"), copied, "--overwrite")),
+    "distill teacher in out": ("teacher", lambda inputs, copied, directory: distill(copied / "model", copied, "--overwrite")),
+    "distill teacher by link": ("teacher", lambda inputs, copied, directory: distill(_link(copied, directory / "link"), copied, "--overwrite")),
+    "distill inside teacher": ("teacher", lambda inputs, copied, directory: distill(copied, copied / "student")),
+    "distill init": ("student", lambda inputs, copied, directory: distill(inputs.teacher, copied, "--init", copied, "--overwrite")),
+    "distill corpus": ("corpus", lambda inputs, copied, directory: distill(inputs.teacher, copied, "--corpus", copied, "--overwrite")),
+    "distill store": ("store", lambda inputs, copied, directory: hsk(inputs, copied, "--store", copied, "--overwrite")),
+    "finetune model": ("student", lambda inputs, copied, directory: ["finetune", "--model", copied, "--task", "rte", "--data", "pocket", "--out", copied, "--overwrite", "--limit", 8, "--eval-limit", 4, "--steps", 1]),
+    "mask rows": ("rows", lambda inputs, copied, directory: ["augment", "mask", "--tasks", copied / "topics.toml", "--out", copied, "--overwrite"]),
+    "predict model by link": ("student", lambda inputs, copied, directory: (_link(copied / "model/model.json", directory / "out.jsonl"), predict(copied, directory / "out"))[1]),
+    "predict rows by link": ("rows", lambda inputs, copied, directory: (os.link(copied / "train.jsonl", directory / "out.jsonl"), predict(inputs.student, directory / "out", copied / "train.jsonl"))[1]),
+    "report run.json": ("teacher", lambda inputs, copied, directory: ["report", "html", copied, "--out", copied / "run.json", "--overwrite"]),
+    "predictions in run": ("student", lambda inputs, copied, directory: [*evaluate(copied, directory), "--predictions", copied / "predictions"]),
+    "predictions over rows": ("rows", lambda inputs, copied, directory: [*evaluate(inputs.student, directory), "--predictions", write_file(directory, "f/rte/validation.parquet", "mine").parents[1]]),
+    "json task": ("rows", lambda inputs, copied, directory: ["data", "check", "--tasks", copied / "topics.toml", "--json", copied / "topics.toml"]),
+    "json rows of task": ("rows", lambda inputs, copied, directory: ["data", "check", "--tasks", copied / "topics.toml", "--json", copied / "train.jsonl"]),
+    "json data of init": ("rows", lambda inputs, copied, directory: ["init", copied / "train.jsonl", "--out", directory / "out", "--json", copied / "train.jsonl"]),
+    "json weights": ("student", lambda inputs, copied, directory: [*evaluate(copied, directory), "--json", copied / "model/model.safetensors"]),
+    "json run.json": ("student", lambda inputs, copied, directory: [*evaluate(copied, directory), "--json", copied / "run.json"]),
+    "json manifest": ("store", lambda inputs, copied, directory: ["store", "info", copied, "--json", copied / "manifest.json"]),
+    "json pipeline": ("pipeline", lambda inputs, copied, directory: ["run", copied / "job.toml", "--dry-run", "--json", copied / "job.toml"]),
+    "json pipeline.json": ("pipeline", lambda inputs, copied, directory: ["run", copied / "job.toml", "--dry-run", "--json", copied / "out/pipeline.json"]),
+    "json text": ("texts", lambda inputs, copied, directory: generate("rules", copied / "text.txt", directory / "out", "--json", copied / "text.txt")),
+    "json out": ("texts", lambda inputs, copied, directory: ["augment", "mask", *POCKET, "--limit", 8, "--out", directory / "out", "--json", directory / "out"]),
+    "json in out": ("encoder", lambda inputs, copied, directory: refine(copied, directory / "out", "--json", directory / "out/run.json")),
 }  # fmt: skip
 
 
 def overlap_cases() -> Iterator[Case]:
-    for name, (item, words) in OVERLAPS.items():
+    """Yield cases in which an output would replace or change an input."""
+    for name, (item, command) in OVERLAPS.items():
 
-        def make(inputs: TinyInputs, at: Path, i=item, w=words) -> list[Any]:
-            shutil.copytree(getattr(inputs, i), at / i)
-            return w(inputs, at / i, at)
+        def make(inputs: TinyInputs, directory: Path, item=item, command=command) -> list[Any]:
+            shutil.copytree(getattr(inputs, item), directory / item)
+            return command(inputs, directory / item, directory)
 
         yield Case(f"overlap {name}", make)

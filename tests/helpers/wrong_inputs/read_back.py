@@ -24,8 +24,8 @@ LOGS = {
 }  # fmt: skip
 
 
-def _report(run: Path, at: Path) -> list[Any]:
-    return ["report", "html", run, "--out", at / "report.html"]
+def _report(run: Path, directory: Path) -> list[Any]:
+    return ["report", "html", run, "--out", directory / "report.html"]
 
 
 def read_back_cases() -> Iterator[Case]:
@@ -33,42 +33,44 @@ def read_back_cases() -> Iterator[Case]:
     for column in ("label", "prediction", "probabilities", "uid"):
         for name, value in VALUES.items():
 
-            def predictions(inputs: TinyInputs, at: Path, c=column, v=value) -> list[Any]:
-                run = inputs.copy("student", at)
+            def predictions(inputs: TinyInputs, directory: Path, column=column, value=value) -> list[Any]:
+                run = inputs.copy("student", directory)
                 path = run / "predictions/rte/validation.parquet"
                 table = pq.read_table(path)
                 path.unlink()
-                table = table.drop_columns([c]).append_column(c, pa.array([v] * len(table)))
+                table = table.drop_columns([column]).append_column(column, pa.array([value] * len(table)))
                 pq.write_table(table, path)
-                return _report(run, at)
+                return _report(run, directory)
 
-            yield Case(f"predictions {column} {name}", predictions, refused=(column, name) != ("uid", "text"))
+            yield Case(
+                f"predictions {column} {name}", predictions, must_fail=(column, name) != ("uid", "text")
+            )
     for name, line in LOGS.items():
 
-        def log(inputs: TinyInputs, at: Path, text=line) -> list[Any]:
-            run = inputs.copy("student", at)
-            replace(run / "log.jsonl", text)
-            return _report(run, at)
+        def log(inputs: TinyInputs, directory: Path, line=line) -> list[Any]:
+            run = inputs.copy("student", directory)
+            replace(run / "log.jsonl", line)
+            return _report(run, directory)
 
         yield Case(f"log {name}", log)
     for name in ("rows", "columns", "name", "type", "nothing"):
 
-        def logits(inputs: TinyInputs, at: Path, n=name) -> list[Any]:
+        def logits(inputs: TinyInputs, directory: Path, name=name) -> list[Any]:
             import torch
             from safetensors.torch import load_file, save_file
 
-            teacher = inputs.copy("teacher", at)
+            teacher = inputs.copy("teacher", directory)
             _ = inputs.student  # a distillation has cached the logits
             for path in teacher.glob("logits-*/*/*.safetensors"):
-                found = load_file(path)["logits"]
+                cached = load_file(path)["logits"]
                 path.unlink()
                 other = {
-                    "rows": found[:0],
-                    "columns": found[:, :1].contiguous(),
-                    "type": found.long(),
+                    "rows": cached[:0],
+                    "columns": cached[:, :1].contiguous(),
+                    "type": cached.long(),
                     "nothing": torch.zeros(0),
                 }
-                save_file({"other" if n == "name" else "logits": other.get(n, found)}, path)
-            return distill(teacher, at / "out", "--limit", 32)
+                save_file({"other" if name == "name" else "logits": other.get(name, cached)}, path)
+            return distill(teacher, directory / "out", "--limit", 32)
 
-        yield Case(f"cached logits {name}", logits, refused=False)  # they are recomputed
+        yield Case(f"cached logits {name}", logits, must_fail=False)  # they are recomputed

@@ -19,13 +19,14 @@ def _line(**values: Any) -> str:
 
 
 def _table(columns: dict[str, Any]) -> bytes:
+    """A parquet file; "text" and "text2" both become columns named "text"."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     names, arrays = list(columns), list(columns.values())
     pq.write_table(
-        pa.table([pa.array(values) for values in arrays], names=[n.rstrip("2") for n in names]), sink
+        pa.table([pa.array(values) for values in arrays], names=[name.rstrip("2") for name in names]), sink
     )
     return bytes(sink.getvalue())
 
@@ -85,37 +86,38 @@ TABLES: dict[str, tuple[str, Any, bool]] = {
 def table_cases() -> Iterator[Case]:
     """Yield cases with wrong files of rows for `data check`, `refine`, `predict` and `init`."""
 
-    def write(at: Path, entry: tuple[Any, Any, bool]) -> Path:
-        content = entry[1]() if callable(entry[1]) else entry[1]
-        return write_file(at, f"in{entry[0]}", content)
+    def write(directory: Path, entry: tuple[Any, Any, bool]) -> Path:
+        suffix, content, _ = entry
+        return write_file(directory, f"in{suffix}", content() if callable(content) else content)
 
-    def task(inputs: TinyInputs, at: Path, file: str) -> Path:
-        inputs.copy("rows", at)
+    def task(inputs: TinyInputs, directory: Path, file: str) -> Path:
+        inputs.copy("rows", directory)
         text = (inputs.rows / "topics.toml").read_text().replace('"train.jsonl"', f'"{file}"')
-        return write_file(at, "rows/topics.toml", text)
+        return write_file(directory, "rows/topics.toml", text)
 
     for name, entry in TABLES.items():
+        must_fail = entry[2]
 
-        def check(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
-            return ["data", "check", "--tasks", task(inputs, at, str(write(at, e)))]
+        def check(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
+            return ["data", "check", "--tasks", task(inputs, directory, str(write(directory, entry)))]
 
-        def refine(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
-            words = ["--encoder", inputs.encoder, "--out", at / "out", *TINY_TRAINING, "--steps", 1]
-            return ["refine", "--tasks", task(inputs, at, str(write(at, e))), *words]
+        def refine(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
+            words = ["--encoder", inputs.encoder, "--out", directory / "out", *TINY_TRAINING, "--steps", 1]
+            return ["refine", "--tasks", task(inputs, directory, str(write(directory, entry))), *words]
 
-        def unlabelled(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
+        def unlabelled(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
             return [
                 "data",
                 "check",
                 "--tasks",
                 inputs.rows / "topics.toml",
                 "--unlabelled",
-                f"topics={write(at, e)}",
+                f"topics={write(directory, entry)}",
             ]
 
-        def predict(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
+        def predict(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
             task = write_file(
-                at,
+                directory,
                 "p.toml",
                 'name = "p"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\nhead = "sst2"\n',
             )
@@ -126,29 +128,29 @@ def table_cases() -> Iterator[Case]:
                 "--task",
                 task,
                 "--in",
-                write(at, e),
+                write(directory, entry),
                 "--out",
-                at / "out.jsonl",
+                directory / "out.jsonl",
             ]
 
-        def init(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
-            return ["init", write(at, e), "--out", at / "out"]
+        def init(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
+            return ["init", write(directory, entry), "--out", directory / "out"]
 
-        def text(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
-            return generate(inputs.generator, write(at, e), at / "out")
+        def text(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
+            return generate(inputs.generator, write(directory, entry), directory / "out")
 
-        def mlm(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
-            file = write(at, e)
+        def mlm(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
+            file = write(directory, entry)
             return [
-                "distill", "minilm-6", "--text", file, "--teacher", inputs.encoder, *TINY_MLM, "--out", at / "out", "--steps", 1,
+                "distill", "minilm-6", "--text", file, "--teacher", inputs.encoder, *TINY_MLM, "--out", directory / "out", "--steps", 1,
                 "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 
-        yield Case(f"data check {name}", check, entry[2])
-        yield Case(f"data refine {name}", refine, entry[2])
+        yield Case(f"data check {name}", check, must_fail)
+        yield Case(f"data refine {name}", refine, must_fail)
         of_labels = "label" in name or name in ("ints", "parquet list")
         yield Case(f"unlabelled {name}", unlabelled, False)
-        yield Case(f"predict {name}", predict, entry[2] and not of_labels and "more" not in name)
+        yield Case(f"predict {name}", predict, must_fail and not of_labels and "more" not in name)
         yield Case(f"init {name}", init, False)
         yield Case(f"qgen text {name}", text, False)
         yield Case(f"distill text {name}", mlm, False)
@@ -160,27 +162,30 @@ def table_cases() -> Iterator[Case]:
         "odd": "train.xyz",
     }.items():
         for command in ("check", "refine"):
-            words = (
+            options = (
                 ["--encoder", "ENCODER", "--out", "OUT", *TINY_TRAINING, "--steps", 1]
                 if command == "refine"
                 else []
             )
 
-            def make(inputs: TinyInputs, at: Path, f=file, c=command, w=words) -> list[Any]:
-                path = task(inputs, at, f)
-                if f == "train.xyz":
-                    write_file(at, "rows/train.xyz", WHOLE)
-                named = {"ENCODER": inputs.encoder, "OUT": at / "out"}
+            def make(
+                inputs: TinyInputs, directory: Path, file=file, command=command, options=options
+            ) -> list[Any]:
+                path = task(inputs, directory, file)
+                if file == "train.xyz":
+                    write_file(directory, "rows/train.xyz", WHOLE)
+                named = {"ENCODER": inputs.encoder, "OUT": directory / "out"}
                 return [
-                    *(["data", "check"] if c == "check" else ["refine"]),
+                    *(["data", "check"] if command == "check" else ["refine"]),
                     "--tasks",
                     path,
-                    *(named.get(x, x) for x in w),
+                    *(named.get(word, word) for word in options),
                 ]
 
             yield Case(f"data {command} file {name}", make)
 
 
+# Values of the column with the answers.
 SPANS = {
     "start text": {"text": ["Anna"], "answer_start": ["0"]},
     "start float": {"text": ["Anna"], "answer_start": [0.5]},
@@ -200,26 +205,39 @@ SPANS = {
 
 
 def span_cases() -> Iterator[Case]:
+    """Yield cases with wrong answers and ids in files of rows of a `span` task, for `data check`."""
     for name, answers in SPANS.items():
         for identity in ("1", {"a": 1}, [1], None):
             for suffix in (".jsonl", ".parquet"):
 
-                def make(inputs: TinyInputs, at: Path, a=answers, i=identity, s=suffix) -> list[Any]:
-                    row = {"id": i, "question": "Who?", "context": "Anna was born in Rome.", "answers": a}
-                    rows = [row] * 2 if i == "1" else [row]
-                    if s == ".parquet":
+                def make(
+                    inputs: TinyInputs, directory: Path, answers=answers, identity=identity, suffix=suffix
+                ) -> list[Any]:
+                    row = {
+                        "id": identity,
+                        "question": "Who?",
+                        "context": "Anna was born in Rome.",
+                        "answers": answers,
+                    }
+                    rows = [row] * 2 if identity == "1" else [row]
+                    if suffix == ".parquet":
                         try:
-                            content: Any = _table({key: [r[key] for r in rows] for key in row})
+                            content: Any = _table({key: [values[key] for values in rows] for key in row})
                         except Exception:
                             content = "not parquet"
                     else:
-                        content = "".join(_line(**r) for r in rows)
-                    files = "".join(f'{split} = "{split}{s}"\n' for split in ("train", "validation"))
+                        content = "".join(_line(**values) for values in rows)
+                    files = "".join(f'{split} = "{split}{suffix}"\n' for split in ("train", "validation"))
                     for split in ("train", "validation"):
-                        write_file(at, f"{split}{s}", content)
+                        write_file(directory, f"{split}{suffix}", content)
                     text = (
                         'name = "qa"\nkind = "span"\ncolumns = ["question", "context"]\nlabel = "answers"\n'
                     )
-                    return ["data", "check", "--tasks", write_file(at, "qa.toml", f"{text}[files]\n{files}")]
+                    return [
+                        "data",
+                        "check",
+                        "--tasks",
+                        write_file(directory, "qa.toml", f"{text}[files]\n{files}"),
+                    ]
 
                 yield Case(f"span{suffix} {name} id {identity}", make)

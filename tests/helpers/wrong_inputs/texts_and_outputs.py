@@ -18,17 +18,19 @@ def text_cases() -> Iterator[Case]:
         "NULs": b"\x00" * 1000, "one long line": "a" * 2_000_000, "latin-1": b"caf\xe9\n" * 10, "BOM": "\ufeff" * 50,
     }.items():  # fmt: skip
 
-        def mlm(inputs: TinyInputs, at: Path, c=content) -> list[Any]:
+        def mlm(inputs: TinyInputs, directory: Path, content=content) -> list[Any]:
             return [
-                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", inputs.encoder, *TINY_MLM, "--out", at / "out",
+                "distill", "minilm-6", "--text", write_file(directory, "t.txt", content), "--teacher", inputs.encoder, *TINY_MLM, "--out", directory / "out",
                 "--steps", 1, "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 
-        yield Case(f"distill text only {name}", mlm, refused=False)
+        yield Case(f"distill text only {name}", mlm, must_fail=False)
         yield Case(
             f"qgen text only {name}",
-            lambda inputs, at, c=content: generate(inputs.generator, write_file(at, "t.txt", c), at / "out"),
-            refused=False,
+            lambda inputs, directory, content=content: generate(
+                inputs.generator, write_file(directory, "t.txt", content), directory / "out"
+            ),
+            must_fail=False,
         )
 
 
@@ -39,6 +41,7 @@ OUTS = (
 
 
 def out_cases() -> Iterator[Case]:
+    """Yield cases with impossible output paths."""
     for name in (
         "refine",
         "distill",
@@ -54,12 +57,12 @@ def out_cases() -> Iterator[Case]:
     ):
         for out in OUTS:
 
-            def make(inputs: TinyInputs, at: Path, n=name, o=out) -> list[Any]:
-                write_file(at, "work/file", "x")
-                words = COMMANDS[n](inputs, at, at / "out")
-                if n == "evaluate":
-                    return [*words, "--json", o]
+            def make(inputs: TinyInputs, directory: Path, name=name, out=out) -> list[Any]:
+                write_file(directory, "work/file", "x")
+                words = COMMANDS[name](inputs, directory, directory / "out")
+                if name == "evaluate":
+                    return [*words, "--json", out]
                 index = words.index("--out") + 1
-                return [*words[:index], o, *words[index + 1 :]]
+                return [*words[:index], out, *words[index + 1 :]]
 
-            yield Case(f"out {name} {out[:20]!r}", make, refused=False)
+            yield Case(f"out {name} {out[:20]!r}", make, must_fail=False)

@@ -30,14 +30,14 @@ class Case:
 
     Attributes:
         name: what is wrong.
-        words: called with the tiny inputs and an empty directory; damages an input there, and returns the arguments of the
-            command.
-        refused: False if the command may also succeed.
+        arguments: called with the tiny inputs and an empty directory; damages an input there, and returns the arguments of
+            the command.
+        must_fail: False if the command may also succeed.
     """
 
     name: str
-    words: Callable[[TinyInputs, Path], list[Any]]
-    refused: bool = True
+    arguments: Callable[[TinyInputs, Path], list[Any]]
+    must_fail: bool = True
 
 
 @dataclass
@@ -45,7 +45,7 @@ class TinyInputs:
     """Tiny inputs of every kind: `inputs.teacher` is the directory of one, which is built when it is first needed."""
 
     root: Path
-    make: dict[str, Callable[[TinyInputs, Path], None]] = field(default_factory=lambda: dict(BUILDERS))
+    builders: dict[str, Callable[[TinyInputs, Path], None]] = field(default_factory=lambda: dict(BUILDERS))
     running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @functools.cached_property
@@ -54,26 +54,26 @@ class TinyInputs:
         return self.running.enter_context(serve())
 
     def __getattr__(self, name: str) -> Path:
-        if name not in self.make:
+        if name not in self.builders:
             raise AttributeError(name)
         directory = self.root / name
         if not (self.root / f"{name}.finished").exists():
             shutil.rmtree(directory, ignore_errors=True)
-            self.make[name](self, directory)
+            self.builders[name](self, directory)
             (self.root / f"{name}.finished").touch()
         return directory
 
-    def copy(self, name: str, to: Path) -> Path:
-        """Copy an input by hard links, so `replace` its files and never write into them.
+    def copy(self, name: str, directory: Path) -> Path:
+        """Copy an input into a directory by hard links, so `replace` its files and never write into them.
 
         The copy has no digests, so that the command reads the damaged content.
         """
         left_out = shutil.ignore_patterns("digests.json")
-        shutil.copytree(getattr(self, name), to / name, copy_function=os.link, ignore=left_out)
-        for file in (to / name).rglob("*.json"):
+        shutil.copytree(getattr(self, name), directory / name, copy_function=os.link, ignore=left_out)
+        for file in (directory / name).rglob("*.json"):
             if has_check(file) and CHECK in (values := json.loads(file.read_text())):
                 replace(file, json.dumps({key: value for key, value in values.items() if key != CHECK}))
-        return to / name
+        return directory / name
 
 
 def run(words: list[Any]) -> tuple[str, str]:
@@ -104,7 +104,11 @@ def run(words: list[Any]) -> tuple[str, str]:
         answer = "hang"
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)
-        own_frames = [f for f in where if "/site-packages/" not in f.filename and "helpers" not in f.filename]
+        own_frames = [
+            frame
+            for frame in where
+            if "/site-packages/" not in frame.filename and "helpers" not in frame.filename
+        ]
         last = own_frames[-1]
         line = f"{type(error).__name__}: {error}".splitlines()[0][:150]
         answer = f"traceback {line} @ {'/'.join(last.filename.split('/')[-3:])}:{last.lineno} {last.name}"
@@ -154,6 +158,7 @@ TINY_T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "-
 
 
 def _encoder(inputs: TinyInputs, directory: Path) -> None:
+    """A transformers checkpoint of BERT with random weights, without a head."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -203,6 +208,7 @@ def _unfinished(inputs: TinyInputs, directory: Path) -> None:
 
 
 def _rows(inputs: TinyInputs, directory: Path) -> None:
+    """The rows of two splits, and topics.toml, the task that reads them."""
     directory.mkdir()
     rows = [{"text": f"row {n} is {'good' if n % 2 else 'bad'}", "label": "ab"[n % 2]} for n in range(40)]
     for split in ("train", "validation"):
@@ -220,6 +226,7 @@ def _grid(inputs: TinyInputs, directory: Path) -> None:
 
 
 def _pipeline(inputs: TinyInputs, directory: Path) -> None:
+    """A pipeline of one step, and its finished output."""
     directory.mkdir()
     (directory / "job.toml").write_text(
         f'data = "pocket"\ntasks = "rte"\nlimit = 32\nout = "out"\n[steps.teacher]\ncommand = "refine"\n'
@@ -228,7 +235,8 @@ def _pipeline(inputs: TinyInputs, directory: Path) -> None:
     run_accepted("run", directory / "job.toml")
 
 
-def teacher(inputs: TinyInputs, out: Path) -> list[Any]:
+def teacher_command(inputs: TinyInputs, out: Path) -> list[Any]:
+    """The arguments that train the input `teacher`."""
     words = ("--tasks", "sst2,rte,stsb", "--encoder", inputs.encoder, "--out", out, "--set", "max_length=32")
     return ["refine", "--data", "pocket", *words, *TINY_TRAINING]
 
@@ -240,7 +248,7 @@ BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
     "rows": _rows,
     "grid": _grid,
     "pipeline": _pipeline,
-    "teacher": lambda inputs, out: run_accepted(*teacher(inputs, out)),
+    "teacher": lambda inputs, out: run_accepted(*teacher_command(inputs, out)),
     "student": lambda inputs, out: run_accepted(
         "distill", "mkd-lstm", *POCKET, "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING, *TINY_BILSTM
     ),
@@ -276,7 +284,7 @@ def replace(file: Path, content: str | bytes) -> None:
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_file(at: Path, name: str, content: str | bytes) -> Path:
-    (at / name).parent.mkdir(parents=True, exist_ok=True)
-    replace(at / name, content)
-    return at / name
+def write_file(directory: Path, name: str, content: str | bytes) -> Path:
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    replace(directory / name, content)
+    return directory / name

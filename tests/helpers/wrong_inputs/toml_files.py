@@ -26,36 +26,50 @@ TASK_KEYS = (
 
 
 def task_cases() -> Iterator[Case]:
+    """Yield cases with wrong values in task files, and task files, grids, pipelines and recipes that are not TOML."""
     base = {"name": "'topics'", "kind": "'classify'", "columns": "['text']", "labels": "['a', 'b']"}
     for key in TASK_KEYS:
         for value in TASK_VALUES:
             for command in ("check", "refine"):
 
-                def make(inputs: TinyInputs, at: Path, k=key, v=value, c=command) -> list[Any]:
-                    directory = inputs.copy("rows", at)
-                    kind = {"kind": "'regress'"} if k == "range" else {}
-                    tables = base | kind | {k: v}
+                def make(
+                    inputs: TinyInputs, directory: Path, key=key, value=value, command=command
+                ) -> list[Any]:
+                    rows = inputs.copy("rows", directory)
+                    kind = {"kind": "'regress'"} if key == "range" else {}
+                    tables = base | kind | {key: value}
                     if kind:
                         tables.pop("labels")
                     tables["files"] = (
-                        v if k == "files" else "{train = 'train.jsonl', validation = 'validation.jsonl'}"
+                        value
+                        if key == "files"
+                        else "{train = 'train.jsonl', validation = 'validation.jsonl'}"
                     )
                     text = "".join(f"{name} = {value}\n" for name, value in tables.items())
-                    task = write_file(directory, "topics.toml", text)
-                    if c == "check":
+                    task = write_file(rows, "topics.toml", text)
+                    if command == "check":
                         return ["data", "check", "--tasks", task]
-                    options = ["--encoder", inputs.encoder, "--out", at / "out", "--steps", 1]
+                    options = ["--encoder", inputs.encoder, "--out", directory / "out", "--steps", 1]
                     return ["refine", "--tasks", task, *options, *TINY_TRAINING]
 
-                yield Case(f"task file ({command}) {key} = {value[:30]}", make, refused=False)
+                yield Case(f"task file ({command}) {key} = {value[:30]}", make, must_fail=False)
     for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():
         yield Case(
             f"task file {name}",
-            lambda inputs, at, r=raw: ["data", "check", "--tasks", write_file(at, "t.toml", r)],
+            lambda inputs, directory, raw=raw: [
+                "data",
+                "check",
+                "--tasks",
+                write_file(directory, "t.toml", raw),
+            ],
         )
-        yield Case(f"grid {name}", lambda inputs, at, r=raw: grid_command(inputs, at, r))
-        yield Case(f"pipeline {name}", lambda inputs, at, r=raw: pipeline_command(inputs, at, r))
-        yield Case(f"recipe {name}", lambda inputs, at, r=raw: recipe_command(inputs, at, r))
+        yield Case(f"grid {name}", lambda inputs, directory, raw=raw: grid_command(inputs, directory, raw))
+        yield Case(
+            f"pipeline {name}", lambda inputs, directory, raw=raw: pipeline_command(inputs, directory, raw)
+        )
+        yield Case(
+            f"recipe {name}", lambda inputs, directory, raw=raw: recipe_command(inputs, directory, raw)
+        )
 
 
 GRID_KEYS = (
@@ -87,12 +101,12 @@ def with_key(base: dict[str, str], key: str, value: str) -> str:
     return "".join(f"{name} = {text}\n" for name, text in tables.items())
 
 
-def grid_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
-    options = ["--data", "pocket", "--teacher", inputs.teacher, "--out", at / "out", "--dry-run"]
-    return ["compare", write_file(at, "g.toml", text), *options]
+def grid_command(inputs: TinyInputs, directory: Path, text: str | bytes) -> list[Any]:
+    options = ["--data", "pocket", "--teacher", inputs.teacher, "--out", directory / "out", "--dry-run"]
+    return ["compare", write_file(directory, "g.toml", text), *options]
 
 
-def recipe_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
+def recipe_command(inputs: TinyInputs, directory: Path, text: str | bytes) -> list[Any]:
     options = [
         "--data",
         "pocket",
@@ -101,18 +115,19 @@ def recipe_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]
         "--teacher",
         inputs.teacher,
         "--out",
-        at / "out",
+        directory / "out",
         "--lr",
         "0.1",
     ]
-    return ["distill", write_file(at, "r.toml", text), *options, *TINY_TRAINING, *TINY_BILSTM]
+    return ["distill", write_file(directory, "r.toml", text), *options, *TINY_TRAINING, *TINY_BILSTM]
 
 
-def pipeline_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
-    return ["run", write_file(at, "p.toml", text), "--dry-run"]
+def pipeline_command(inputs: TinyInputs, directory: Path, text: str | bytes) -> list[Any]:
+    return ["run", write_file(directory, "p.toml", text), "--dry-run"]
 
 
 def toml_cases() -> Iterator[Case]:
+    """Yield cases with one wrong value in a grid, a recipe or a pipeline."""
     grid = {"title": "'t'", "recipe": "'mkd-lstm'", "tasks": "['rte']", "cells.a.recipe": "'mkd-lstm'"}
     pipeline = {"data": "'pocket'", "tasks": "'rte'", "limit": "32", "steps.teacher.command": "'refine'"}
 
@@ -126,7 +141,9 @@ def toml_cases() -> Iterator[Case]:
     ):
         for key, value in itertools.product(keys, TASK_VALUES):
 
-            def make(inputs: TinyInputs, at: Path, k=key, v=value, command=command, base=base) -> list[Any]:
-                return command(inputs, at, with_key(base(inputs), k, v))
+            def make(
+                inputs: TinyInputs, directory: Path, key=key, value=value, command=command, base=base
+            ) -> list[Any]:
+                return command(inputs, directory, with_key(base(inputs), key, value))
 
-            yield Case(f"{what} {key} = {value[:30]}", make, refused=False)
+            yield Case(f"{what} {key} = {value[:30]}", make, must_fail=False)

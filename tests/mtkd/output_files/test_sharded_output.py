@@ -143,14 +143,14 @@ def test_processes_wait_for_each_other_at_the_start_and_the_end(tmp_path: Path) 
     def second() -> None:
         time.sleep(0.2)
         seen.append(files_of(there))  # as it inspects the directory
-        with open_directory(there, kind, "b", ranks=ProcessGroup(1, 2, together.wait)):
+        with open_directory(there, kind, "b", group=ProcessGroup(1, 2, together.wait)):
             time.sleep(0.2)
             seen.append(files_of(there))
         seen.append([*files_of(there), str((there / CLAIM).is_file())])
 
     thread = threading.Thread(target=second)
     thread.start()
-    with open_directory(there, kind, "b", overwrite=True, ranks=ProcessGroup(0, 2, together.wait)):
+    with open_directory(there, kind, "b", overwrite=True, group=ProcessGroup(0, 2, together.wait)):
         write_notebook(there, "b")
     thread.join()
     assert seen == [["note.json", "pages/1.txt"], ["note.json", "pages/1.txt"], ["note.json", "False"]]
@@ -321,7 +321,7 @@ def test_ranks_share_the_shards(tmp_path: Path) -> None:
             return make_lines(shard, advance)
 
         output = planned(tmp_path / "two")
-        output.write(output.missing(), make, ranks=ProcessGroup(number, 2, lambda: barrier.wait(30) and None))
+        output.write(output.missing(), make, group=ProcessGroup(number, 2, lambda: barrier.wait(30) and None))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:

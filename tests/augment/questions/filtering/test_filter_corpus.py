@@ -305,9 +305,9 @@ def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
     teachers = [RuleBasedAnswerer(), RuleBasedAnswerer()]
 
     def work(number: int) -> None:
-        ranks = ProcessGroup(number, 2, lambda: barrier.wait(600) and None)
+        group = ProcessGroup(number, 2, lambda: barrier.wait(600) and None)
         results[number] = filter_corpus(
-            job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks
+            job(corpus, labels=True), teachers[number], tmp_path / "c", group=group
         )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]

@@ -229,7 +229,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
         threading.Thread(
             target=write_corpus,
             args=(ready.job, ready.rows, tmp_path / "ranks"),
-            kwargs={"ranks": ProcessGroup(rank, 2, barrier.wait)},
+            kwargs={"group": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
     ]
