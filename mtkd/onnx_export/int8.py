@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from mtkd.onnx_export.int8_products import MICROSOFT, quantise_products
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -23,9 +25,10 @@ _SMALLEST_TABLE = 64  # rows; smaller tables are not worth it
 def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> ModelProto:
     """Quantise a graph.
 
-    The weights of matrix products and LSTMs become int8 with one scale per output channel. Their inputs
-    become uint8 when the graph runs, with one scale for each batch. Embedding tables become int8 with one
-    scale per row, because rows differ much in size. Everything else is computed in fp32.
+    The weights of matrix products become int8 with one scale per output, and their inputs uint8 with one
+    scale per row (`quantise_products`). The weights of LSTMs become int8, too; their inputs have one scale
+    for each batch. Embedding tables become int8 with one scale per row, because rows differ much in size.
+    Everything else is computed in fp32.
 
     Args:
         graph: with its weights; it is not changed.
@@ -33,27 +36,38 @@ def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> M
         reduce_range: 7 bits for weights, so that products cannot overflow on processors without VNNI.
     """
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnx import helper
 
     copied = onnx.ModelProto()
     copied.CopyFrom(graph)
     _copy_shared_weights(copied.graph)
     _quantise_tables(copied.graph)
-    # Nodes are excluded by name; a Gemm becomes a MatMul with this name before.
-    skipped = [name for node in _nodes_of(copied.graph, kept) for name in (node.name, f"{node.name}_MatMul")]
+    skipped = {node.name for node in _nodes_of(copied.graph, kept)}
+    quantise_products(copied.graph, skipped, reduce_range=reduce_range)
+    if all(opset.domain != MICROSOFT for opset in copied.opset_import):
+        copied.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    return _quantise_lstms(copied, skipped, reduce_range=reduce_range)
+
+
+def _quantise_lstms(graph: ModelProto, skipped: Collection[str], *, reduce_range: bool) -> ModelProto:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    if all(node.op_type != "LSTM" for node in graph.graph.node):
+        return graph
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # it suggests steps that were done by the exporter
     try:
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "graph.onnx"
             quantize_dynamic(
-                copied,
+                graph,
                 file,
-                op_types_to_quantize=["MatMul", "LSTM"],  # Gemm is split into MatMul and Add
+                op_types_to_quantize=["LSTM"],
                 per_channel=True,
                 reduce_range=reduce_range,
                 weight_type=QuantType.QInt8,
-                nodes_to_exclude=skipped,
+                nodes_to_exclude=sorted(skipped),
             )
             return onnx.load(str(file))
     finally:

@@ -18,8 +18,7 @@ def test_of_many_labels_the_most_and_the_least_frequent_are_printed(
     labels = "abcdefg"[:count]
     rows = [f"text {n} {label},{label}" for label in labels for n in range(5 if label == "a" else 2)]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
-    (tmp_path / "topic.toml").write_text(
-        f'name = "topic"\nkind = "classify"\ncolumns = ["text"]\nlabels = {list(labels)}\n[files]\ntrain = "train.csv"\n'
-    )
+    task = f'name = "topic"\nkind = "classify"\ncolumns = ["text"]\nlabels = {list(labels)}\n'
+    (tmp_path / "topic.toml").write_text(f'{task}[files]\ntrain = "train.csv"\n')
     result = CliRunner().invoke(cli, ["data", "check", "--tasks", str(tmp_path / "topic.toml")])
     assert printed in result.stdout

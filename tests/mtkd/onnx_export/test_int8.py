@@ -19,7 +19,7 @@ from mtkd.onnx_export.int8 import KEPT, quantise
 from mtkd.runtime import OnnxModel
 from tasks.common.errors import UserError
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 SCORES = {
     "task": "rte",
@@ -98,7 +98,7 @@ def test_given_parts_stay_in_fp32(kind: str, traced: tuple[MultiTaskModel, Any],
     counts = []
     for kept in KEPT:
         nodes = [node.op_type for node in quantise(graph, kept, reduce_range=False).graph.node]
-        counts.append(nodes.count("MatMulInteger") + nodes.count("DynamicQuantizeLSTM"))
+        counts.append(nodes.count("MatMulIntegerToFloat") + nodes.count("DynamicQuantizeLSTM"))
     assert counts[0] - counts[1] >= len(model.heads)  # at least one matrix per head
     assert counts[1] > counts[2] > 0
 
@@ -107,11 +107,25 @@ def test_reduced_range_uses_seven_bits(traced: tuple[MultiTaskModel, Any]) -> No
     graph = traced[1]
     for reduce_range, largest in ((False, 127), (True, 64)):
         made = quantise(graph, (), reduce_range=reduce_range).graph
-        read = {name for node in made.node if node.op_type == "MatMulInteger" for name in node.input}
+        read = {name for node in made.node if node.op_type == "MatMulIntegerToFloat" for name in node.input}
         weights = [
             onnx.numpy_helper.to_array(t) for t in made.initializer if t.name in read and len(t.dims) == 2
         ]
         assert max(np.abs(weight.astype(int)).max() for weight in weights) == largest
+
+
+def test_the_int8_logits_of_a_row_do_not_depend_on_the_other_rows(traced: tuple[MultiTaskModel, Any]) -> None:
+    graph = quantise(traced[1], (), reduce_range=False)
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    ids = np.array(
+        [[2, 11, 12, 3], [2, 7, 7, 3], [2, 9, 9, 3]]
+    )  # 7 has the very long vector, 9 the empty one
+    rows = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    together = session.run(None, rows)
+    for number in range(len(ids)):
+        alone = session.run(None, {name: values[number : number + 1] for name, values in rows.items()})
+        for one, among_others in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one[0], among_others[number], atol=1e-6)
 
 
 @pytest.mark.slow(reason="exports a model")
