@@ -38,6 +38,7 @@ def compare(
     settings: Settings | None = None,
     reference: str | None = None,
     baselines: bool = True,
+    bench: bool = True,
     jobs: PositiveInt = 1,
     say: Callable[[str], None] = print,
 ) -> Table:
@@ -70,6 +71,7 @@ def compare(
         reference: the cell that the others are compared with; by default the grid's, or its first.
         baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
             of texts, the zero-shot cosine (with a fitted threshold for two labels).
+        bench: also time the inference of one student of each architecture, after the scores are written.
         jobs: the number of runs at the same time; the CPU cores are divided among them.
         say: called with each line of progress, such as the start or failure of a run.
 
@@ -103,6 +105,7 @@ def compare(
         settings=settings,
         reference=reference,
         baselines=baselines,
+        bench=bench,
         jobs=jobs,
         say=say,
     )
@@ -119,6 +122,7 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
     changes |= {} if arguments["reference"] is None else {"reference": arguments["reference"]}
     changes |= {} if arguments["baselines"] else {"baselines": False}
+    changes |= {} if arguments["bench"] else {"bench": {"batches": []}}
     cells = (arguments["settings"] or {}, arguments["without"])
     loaded = load_grid(str(grid), changes, *cells)
     if loaded.refine and arguments["teacher"]:

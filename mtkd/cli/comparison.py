@@ -85,6 +85,11 @@ _ALL = "all"  # given as GRID: all built-in grids
     "zero-shot cosine (with a fitted threshold for two labels)",
 )
 @click.option(
+    "--bench/--no-bench",
+    default=True,
+    help="time the inference of one student of each architecture, after the scores are written",
+)
+@click.option(
     "--columns",
     type=click.Choice(["primary", "all"]),
     help="all: also print every metric of every split, as the papers do (compare.md in --out always has them)"

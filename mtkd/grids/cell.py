@@ -123,10 +123,10 @@ class Cell(StrictSettings):
 
 
 class Bench(StrictSettings):
-    """Settings for timing the inference of the cells' students at each batch size."""
+    """Settings for timing the inference of the cells' students at each batch size; none: no timing."""
 
     seq_len: int = Field(128, ge=1, le=MAX_TOKENS)
     batches: Annotated[list[Annotated[int, Field(ge=1, le=MAX_BATCH)]], AfterValidator(_distinct)] = Field(
-        [64], min_length=1
+        [64]
     )
     rounds: int = Field(10, ge=1, le=MAX_ROUNDS)

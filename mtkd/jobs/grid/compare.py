@@ -99,10 +99,6 @@ def _run_and_collect(
         else:
             rows[run.cell].failed[f"{run.task_spec}, seed {run.seed}"] = errors[failed.out]
     notes = _notes(grid, rows)
-    try:
-        _time_students(grid.bench, results.models, rows)
-    except UserError as error:  # the table is still useful
-        notes.append(f"Inference was not timed: {error.problem}.")
     if inputs.teacher and not grid.refine:
         teacher, teacher_notes = _teacher_row(inputs, rows, results, say)
         rows, notes = teacher | rows, notes + teacher_notes
@@ -118,10 +114,22 @@ def _run_and_collect(
     notes += weak_row_warnings(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
-    write_record(inputs.out / "compare.json", table.to_json())
-    write_text(inputs.out / "compare.md", table.markdown())
-    plot_table(table, inputs.out / "compare.png")
+    _write(table, inputs.out)
+    if grid.bench.batches and results.models:
+        say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
+        try:
+            _time_students(grid.bench, results.models, rows)
+        except UserError as error:  # the table is still useful
+            notes.append(f"Inference was not timed: {error.problem}.")
+        _write(table, inputs.out)
     return table
+
+
+def _write(table: Table, out: Path) -> None:
+    """Write a table as JSON, Markdown and, if inference was timed, as a plot."""
+    write_record(out / "compare.json", table.to_json())
+    write_text(out / "compare.md", table.markdown())
+    plot_table(table, out / "compare.png")
 
 
 def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
@@ -254,7 +262,7 @@ def _add_differences(grid: Grid, rows: Mapping[str, Row], results: _Results) -> 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
     """Time one student of each shape; cells whose students have the same shape get the same time."""
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-        for batch in bench.batches if models else ():
+        for batch in bench.batches:
             settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)
             for name, result in time_each_shape(models, settings).items():
                 row = rows[name]
