@@ -20,6 +20,7 @@ import numpy as np
 
 from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
 from tasks.checks.blank_texts import rows_to_predict
+from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
@@ -146,10 +147,20 @@ class OnnxModel:
         found = rows_to_predict(known_task, rows)
         return [] if found is None else self.predict_rows(known_task, found, batch)
 
-    def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
-        """Like `predict`, for rows that have been read already."""
+    def predict_rows(
+        self, task: Task, rows: Rows, batch: int = 64, truncated: TruncatedRows | None = None
+    ) -> list[dict[str, Any]]:
+        """Like `predict`, for rows that have been read already.
+
+        Args:
+            truncated: where to count truncated rows, for one warning about many parts; by default, warn of
+                them.
+        """
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
+        of_these_rows = TruncatedRows()
+        (truncated or of_these_rows).add(reader, encoded)
+        of_these_rows.warn()
         logits = self.logits(task, encoded, batch)
         layout = reader.layout(len(task.columns))
         threshold = recorded_threshold(self._scores, task, self.tasks)

@@ -148,7 +148,10 @@ def predict(
         exported = OnnxModel(model, threads=threads or 0)
         resolved_task = task_of_model(task, list(exported.tasks.values()))
         return predict_file(
-            lambda rows: exported.predict_rows(resolved_task, rows, batch), resolved_task, *files, **options
+            lambda rows, truncated: exported.predict_rows(resolved_task, rows, batch, truncated),
+            resolved_task,
+            *files,
+            **options,
         )
 
     _require_torch(model)
@@ -166,7 +169,7 @@ def predict(
     torch.set_num_threads(threads or threads_before)
     try:
         return predict_file(
-            lambda rows: predict_rows(module, resolved_task, rows, batch, show=False),
+            lambda rows, truncated: predict_rows(module, resolved_task, rows, batch, False, truncated),
             resolved_task,
             *files,
             **options,

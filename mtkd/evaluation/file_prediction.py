@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.checks.blank_texts import count_blank, warn_of_blank
+from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import MtkdWarning, UserError, unknown
 from tasks.common.progress import progress
 from tasks.common.reading import require_file
@@ -25,7 +26,7 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet")
 
 
 def predict_file(
-    predict: Callable[[Rows], Iterable[dict[str, Any]]],
+    predict: Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]],
     task: Task,
     source: Path,
     out: Path,
@@ -41,7 +42,7 @@ def predict_file(
     arrive.
 
     Args:
-        predict: yields the record of each row (`TaskType.records`).
+        predict: yields the record of each row (`TaskType.records`), and counts truncated rows.
 
     Returns:
         The number of predicted rows.
@@ -57,7 +58,7 @@ def predict_file(
         for raw in read_batches(source, task.columns, size, read_format):
             yield raw, unlabelled_rows(task, raw)
 
-    count, total = 0, None
+    count, total, truncated = 0, None, TruncatedRows()
     if source != STANDARD:
         total, blank = 0, 0
         for _, rows in parts():
@@ -71,13 +72,14 @@ def predict_file(
         if total is not None:
             warnings.simplefilter("ignore", MtkdWarning)  # shown when the rows were checked
         for raw, rows in parts():
-            records = list(predict(rows))
+            records = list(predict(rows, truncated))
             shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
             if not replace and shown:
                 require_free(raw.table.column_names, shown[0], raw.path)
             add(raw, shown)
             count += len(records)
             advance(len(records))
+    truncated.warn(None if source == STANDARD else str(source))
     return count
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.output_directory import OutputKind, check_directory, has_claim, open_directory
+from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
 from tasks.common.progress import progress
@@ -79,14 +80,25 @@ def encode_and_predict(
 
 
 def predict_rows(
-    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
+    model: MultiTaskModel,
+    task: Task,
+    rows: Rows,
+    batch_size: int = 64,
+    show: bool = True,
+    truncated: TruncatedRows | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One record per row, with `prediction` and the other values of the task's type (`TaskType.records`).
+
+    Args:
+        truncated: where to count truncated rows, for one warning about many parts; by default, warn of them.
 
     Raises:
         UserError: the model has no head for the task.
     """
     encoded, logits = encode_and_predict(model, task, rows, batch_size, show)
+    of_these_rows = TruncatedRows()
+    (truncated or of_these_rows).add(model.reader_of(task), encoded)
+    of_these_rows.warn()
     layout = model.tokeniser.layout(len(task.columns))
     yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
 

@@ -24,6 +24,8 @@ from mtkd.evaluation.file_prediction import predict_file
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
+from mtkd.runtime import OnnxModel
+from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import UserError
 from tasks.data.rows import Rows
 from tasks.task import Task
@@ -37,7 +39,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def predict_by_length(rows: Rows) -> Iterator[dict[str, Any]]:
+def predict_by_length(rows: Rows, truncated: TruncatedRows) -> Iterator[dict[str, Any]]:
     """Predict `long` for texts of more than 20 characters."""
     for text in rows.texts[0].to_pylist():
         long = len(text) > 20
@@ -126,11 +128,11 @@ def test_no_more_of_standard_input_is_read_than_needed(
     class EnoughRows(Exception):
         pass
 
-    def predict(rows: Rows) -> Iterator[dict[str, Any]]:
+    def predict(rows: Rows, truncated: TruncatedRows) -> Iterator[dict[str, Any]]:
         if len(seen) == 5:
             raise EnoughRows
         seen.append((source.rows, len(rows)))
-        return predict_by_length(rows)
+        return predict_by_length(rows, truncated)
 
     with pytest.raises(EnoughRows):
         predict_file(predict, TASK, Path("-"), Path("-"), block=2000)
@@ -166,10 +168,10 @@ def test_an_interrupted_prediction_leaves_and_replaces_nothing(tmp_path: Path) -
     source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / "out.csv"
     out.write_text("before")
 
-    def interrupted(rows: Rows) -> Iterator[dict[str, Any]]:
+    def interrupted(rows: Rows, truncated: TruncatedRows) -> Iterator[dict[str, Any]]:
         if "22," in rows.texts[0].to_pylist()[-1]:
             raise KeyboardInterrupt
-        return predict_by_length(rows)
+        return predict_by_length(rows, truncated)
 
     with pytest.raises(KeyboardInterrupt):
         predict_file(interrupted, TASK, source, out, block=5)
@@ -180,7 +182,7 @@ def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> 
     source = write_jsonl(tmp_path / "in.jsonl")
     source.write_text(source.read_text() + '{"id": 1}\n')
     with pytest.raises(UserError, match=r"in\.jsonl:24: column 'text': null instead of text"):
-        predict_file(lambda rows: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
+        predict_file(lambda *_: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
 
 
 def test_rows_with_empty_texts_are_counted_in_a_warning(tmp_path: Path) -> None:
@@ -194,9 +196,9 @@ def test_all_candidates_of_a_group_are_ranked_together(tmp_path: Path) -> None:
     rank = Task("r", "rank", ("text",), labels=("no", "yes"), group="id", positive=1)
     sizes = []
 
-    def predict(rows: Rows) -> Iterator[dict[str, Any]]:
+    def predict(rows: Rows, truncated: TruncatedRows) -> Iterator[dict[str, Any]]:
         sizes.append(len(rows))
-        return predict_by_length(rows)
+        return predict_by_length(rows, truncated)
 
     for suffix in ("jsonl", "parquet"):
         predict_file(predict, rank, write_jsonl(tmp_path / "in.jsonl"), tmp_path / f"o.{suffix}", block=5)
@@ -281,6 +283,20 @@ def test_models_and_their_exports_predict_the_same(models: tuple[Path, Path], tm
         assert one["prediction"] == other["prediction"] == alone["prediction"] and one["id"] == given["id"]
         for found in (one, other):
             assert found["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-4)
+
+
+def test_truncated_rows_are_counted_in_one_warning(models: tuple[Path, Path], tmp_path: Path) -> None:
+    long = {"sentence1": "word " * 41, "sentence2": "word"}
+    pairs: list[dict[str, Any]] = [long, PAIRS[0], {"sentence1": "word " * 40, "sentence2": "word"}, long]
+    source = write_jsonl(tmp_path / "in.jsonl", pairs)
+    for number, model in enumerate(models):
+        with pytest.warns(mtkd.MtkdWarning) as warned:
+            mtkd.predict(model, "rte", source, tmp_path / f"{number}.jsonl", block=1, threads=1)
+        (message,) = (str(warning.message) for warning in warned)
+        assert message.startswith(f"2 rows of {source} with more than 40 tokens per text: the model")
+    for loaded in (mtkd.load(models[0]), OnnxModel(models[1], threads=1)):
+        with pytest.warns(mtkd.MtkdWarning, match="1 row with more than 40 tokens per text"):
+            loaded.predict("rte", pairs[:2])
 
 
 # Modules that are missing with only onnxruntime, tokenizers, numpy, pyarrow, pydantic, click and rich.
