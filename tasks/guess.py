@@ -119,8 +119,9 @@ def guess_task(
         names = class_names(table.schema).get(label) or ordered_labels(values)
         if len(names) < 2:
             numbers = kind == "classify" and any(map(is_minus_one, label_texts(table[label]).to_pylist()))
+            values_found = f"one value, {names[0]!r}" if names else "no values"
             raise UserError(
-                f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
+                f"the label column {label!r} of {what} has {values_found}",
                 expected="two labels or more",
                 hint="name another column with `label='COLUMN'`"
                 + (f"; for the label -1: {MINUS_ONE}" if numbers else ""),

@@ -21,9 +21,9 @@ _PROBLEM_TYPES = {
     "regress": "regression",
 }
 _HINT = (
-    "export it as ONNX (`format='onnx'`), which works for every model; or train a student with "
-    "`student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` and "
-    "`student.head_hidden_size=0`, or a teacher with "
+    "export it as ONNX (`format='onnx'`), which works for every model; or train a Transformer student, such "
+    "as that of layerwise-3, with `student.transformer.pooling=pooler`, "
+    "`student.transformer.pairs=cross-encoder` and `student.head_hidden_size=0`, or a teacher with "
     "`settings={'pooling': 'pooler', 'pairs': 'cross-encoder'}`"
 )
 

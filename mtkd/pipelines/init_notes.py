@@ -154,11 +154,13 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     rare = [f"{text!r} ({counts[text]})" for text in guess.labels if 0 < counts[text] < MIN_CLASS_ROWS]
     if rare:
         fewer = f"fewer than {MIN_CLASS_ROWS} training rows"
-        notes.append(f"{len(rare)} of {len(guess.labels)} labels have {fewer}: {shorten(rare)}")
+        verb = "has" if len(rare) == 1 else "have"
+        notes.append(f"{len(rare)} of {len(guess.labels)} labels {verb} {fewer}: {shorten(rare)}")
     measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
     if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:
+        verb, them = ("is", "it") if len(unmeasured) == 1 else ("are", "them")
         notes.append(
-            f"{len(unmeasured)} of {len(guess.labels)} labels are in no validation row, so the scores do not "
-            f"show whether a model predicts them: {shorten(unmeasured)}"
+            f"{len(unmeasured)} of {len(guess.labels)} labels {verb} in no validation row, so the scores do "
+            f"not show whether a model predicts {them}: {shorten(unmeasured)}"
         )
     return notes

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtkd.pipelines.init_data import Part
+from tasks.checks.data_quality import MIN_CLASS_ROWS
 from tasks.common.errors import UserError
 from tasks.guess import Guess
 from tasks.guess_labels import row_labels
@@ -20,8 +21,9 @@ _MAX_VALIDATION_TEXTS = 5000
 def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
     """Split training rows into training rows and validation rows, in a reproducible way.
 
-    The texts with the lowest digests are set aside, with all their rows. Each label keeps at least one
-    training text, since a model cannot learn a label without one.
+    The texts with the lowest digests are set aside, with all their rows; among them is one text of each
+    label that has five or more, as far as `fraction` allows. Each label keeps at least one training text,
+    since a model cannot learn a label without one.
 
     Args:
         fraction: the fraction of the different texts that is set aside.
@@ -46,8 +48,13 @@ def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Par
     # label -> the number of texts with it that are still training rows
     remaining = Counter(label for labels_of_text in labels.values() for label in labels_of_text)
     chosen: set[tuple[str, ...]] = set()
-    max_texts = min(_MAX_VALIDATION_TEXTS, max(1, round(fraction * len(unique_texts))))
+    first_texts: dict[str, tuple[str, ...]] = {}
     for text in unique_texts:
+        for label in labels[text]:
+            if remaining[label] >= MIN_CLASS_ROWS:
+                first_texts.setdefault(label, text)
+    max_texts = min(_MAX_VALIDATION_TEXTS, max(1, round(fraction * len(unique_texts))))
+    for text in dict.fromkeys([*first_texts.values(), *unique_texts]):
         if len(chosen) < max_texts and all(remaining[label] > 1 for label in labels[text]):
             chosen.add(text)
             remaining.subtract(labels[text])

@@ -22,6 +22,8 @@ def rows_to_predict(task: Task, rows: Any) -> Rows | None:
 
     Missing values of a DataFrame or Series are read as empty texts, as in a CSV file.
     """
+    if isinstance(rows, str):
+        raise UserError("`rows` cannot be a str", expected="a list of rows", hint="for one row: `[text]`")
     found = _rows_in_memory(task, rows, "rows")
     if found is not None:
         warn_of_blank(count_blank(found))

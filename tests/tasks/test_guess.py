@@ -136,6 +136,7 @@ MANY = pa.table(
         (MANY, {}, ["'label' of rows has 10,000 different values", "at most 1,000", "`label='COLUMN'`"]),
         (MANY.rename_columns(["text", "code"]), {}, ["no column of rows looks like labels", "text, code"]),
         (table(text=TEXTS, label=["a"]), {}, ["'label' of rows has one value, 'a'"]),
+        (table(text=TEXTS, label=[None]), {"label": "label"}, ["'label' of rows has no values"]),
         (
             table(text=TEXTS, label=[1, -1]),
             {},

@@ -331,6 +331,11 @@ def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, message:
         teacher.encode(texts)
 
 
+def test_a_single_text_to_predict_is_an_error_with_a_hint(teacher: mtkd.Model) -> None:
+    with pytest.raises(mtkd.UserError, match=r"`rows` cannot be a str\n.*\n  hint: for one row: `\[text\]`"):
+        teacher.predict("sst2", "a fine film .")
+
+
 def test_missing_texts_are_predicted_like_empty_ones_with_a_warning(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:

@@ -209,6 +209,14 @@ def test_each_label_keeps_training_rows(column: str, tmp_path: Path) -> None:
         assert "20 of 22 labels are in no validation row" in result.notes[2]
 
 
+def test_each_label_with_several_rows_is_in_a_validation_row(tmp_path: Path) -> None:
+    labels = [*["common"] * 160, *(f"label {n}" for n in range(8) for _ in range(5))]
+    rows = [{"text": f"row number {n}", "label": label} for n, label in enumerate(labels)]
+    mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path, validation_fraction=0.1)
+    held_out = pq.read_table(tmp_path / "own-validation.parquet")["label"].to_pylist()
+    assert len(held_out) == 20 and set(held_out) == set(labels)
+
+
 def test_labels_with_one_row_each_cannot_be_split(tmp_path: Path) -> None:
     rows = [{"text": f"row number {n}", "label": f"label {n}"} for n in range(20)]
     with pytest.raises(mtkd.UserError, match="no training row can be set aside for validation"):
