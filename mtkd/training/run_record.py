@@ -146,6 +146,8 @@ def read_run_record(file: Path, *required: str) -> dict[str, Any]:
 def kept_weights(record: dict[str, Any]) -> list[str]:
     """A sentence for each stage of a finished run that kept the best of several weights."""
     training, sentences = record["training"], []
+    train = record.get("identity", {}).get("settings", {}).get("train", {})
+    precision = " in bf16" if train.get("precision") == "bf16" else ""  # final scores are in fp32
     for name, stage in ({"": training} if "steps" in training else training).items():
         kept, epochs = stage.get("kept_epoch"), stage.get("epochs", 0)
         history = stage.get("history", [])
@@ -154,7 +156,7 @@ def kept_weights(record: dict[str, Any]) -> list[str]:
         values = next(values for values in history if values["epoch"] == kept)
         metric = next(key for key in values if key not in _NOT_WATCHED)
         which = f"of epoch {kept} of {epochs}" if kept else "from before training, because no epoch is better"
-        text = f"kept the weights {which} (validation {metric} {values[metric]:.3f})."
+        text = f"kept the weights {which} (validation {metric} {values[metric]:.3f}{precision})."
         sentences.append(f"Stage {name}: {text}" if name else text[0].upper() + text[1:])
     return sentences
 

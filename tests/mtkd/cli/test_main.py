@@ -561,6 +561,10 @@ def test_training_reports_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Pat
     assert kept_weights({"training": {"steps": 1, "epochs": 1, "history": history, "kept_epoch": 0}}) == [
         "Kept the weights from before training, because no epoch is better (validation loss 0.500)."
     ]
+    in_bf16 = {"settings": {"train": {"precision": "bf16"}}}
+    training = {"steps": 1, "epochs": 1, "history": history, "kept_epoch": 0}
+    (sentence,) = kept_weights({"training": training, "identity": in_bf16})
+    assert sentence.endswith("(validation loss 0.500 in bf16).")
 
 
 def test_each_stage_reports_which_epoch_was_kept() -> None:
