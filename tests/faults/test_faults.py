@@ -10,7 +10,7 @@ from trials import Outcome, Trials
 
 
 @pytest.mark.parametrize(
-    ("command", "points", "size"), [("augment mask", (5, 14, 27), 3000), ("refine", (0.5, 0.97), None)]
+    ("command", "points", "size"), [("augment mask", (5, 27), 3000), ("refine", (0.5, 0.97), None)]
 )
 def test_an_interrupted_command_resumes_to_identical_output(
     processes: Any,

@@ -70,4 +70,4 @@ def slow_export(value: Any) -> Any:
     return pytest.param(value, marks=pytest.mark.slow(reason="exports a model"))
 
 
-KINDS = [bilstm, static, bi_encoder, *map(slow_export, (cross_encoder, waldorf, by_task, deberta))]
+KINDS = [bilstm, *map(slow_export, (static, bi_encoder, cross_encoder, waldorf, by_task, deberta))]

@@ -143,6 +143,7 @@ def test_workers_that_read_their_paragraphs_write_identical_output(
     assert len(list(tmp_path.glob("two/data/*"))) > 4
 
 
+@pytest.mark.slow(reason="starts worker processes several times")
 def test_worker_processes_write_identical_output(text: Path, tmp_path: Path) -> None:
     assert generate(text, tmp_path / "two", 2) == generate(text, tmp_path / "one", 1)
 

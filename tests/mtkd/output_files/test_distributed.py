@@ -68,6 +68,7 @@ def test_a_waiting_job_reports_once_what_it_waits_for(
     assert capsys.readouterr().err == "", "nothing is printed for a free lock"
 
 
+@pytest.mark.slow(reason="waits for a lock")
 def test_processes_wait_for_a_lock_longer_than_for_each_other(tmp_path: Path, processes: Any) -> None:
     def release() -> None:
         while not (tmp_path / "started").exists():

@@ -47,6 +47,7 @@ def command(out: Path, teacher: Path, checkpoint_steps: int = 1) -> list[str]:
     return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
 
 
+@pytest.mark.slow(reason="trains in several processes")
 def test_a_run_can_resume_without_sharding_and_with_sharding_again(
     tiny_teacher: Path,
     tmp_path: Path,

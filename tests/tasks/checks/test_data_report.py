@@ -143,6 +143,7 @@ def test_the_report_of_real_data_matches_a_plain_loop(name: str) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared data in {SHARED}")
+@pytest.mark.slow(reason="reads all of SQuAD")
 def test_real_squad_answers_are_in_their_contexts() -> None:
     splits: dict[str, SplitReport] = {
         s.split: s for s in report_on(open_data(str(SHARED)), [TASKS["squad"]]).splits

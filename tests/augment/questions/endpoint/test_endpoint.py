@@ -354,6 +354,7 @@ def test_requests_to_a_busy_server_are_retried(endpoint: FakeEndpoint, text: Pat
     assert read_corpus(tmp_path / "c").counts["failed"] == 0 and calls >= 45
 
 
+@pytest.mark.slow(reason="waits for timeouts")
 def test_a_server_that_does_not_answer_times_out(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     release = threading.Event()
 

@@ -269,6 +269,7 @@ def test_a_run_on_text_that_resumes_after_its_last_stage_has_scores(
     assert run("resumed").scores["text/held-out"]["loss"] == run("straight").scores["text/held-out"]["loss"]
 
 
+@pytest.mark.slow(reason="trains in several processes")
 def test_a_killed_run_on_text_resumes_to_the_same_weights(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:

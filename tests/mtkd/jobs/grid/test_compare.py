@@ -219,6 +219,7 @@ rounds = 1
 """
 
 
+@pytest.mark.slow(reason="trains many models")
 def test_parallel_and_interrupted_runs_give_the_same_table(
     mtkd: Callable,
     tiny_encoder: Path,
