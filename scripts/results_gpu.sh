@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tables of docs/results.md on a GPU, the most important ones first, then a benchmark, in about 25 minutes (an estimate: of the
-# tables, only those of the methods and of WaLDORf have been made on a GPU, both in 11 minutes). What is finished is skipped, so the same command resumes. MINI=1 tries every step
-# on few rows, also on a CPU; its scores carry no information.
+# tables, only those of the methods and of WaLDORf have been made on a GPU, both in 11 minutes). What is finished is skipped, so
+# the same command resumes. MINI=1 tries every step on few rows, also on a CPU; its scores carry no information.
 # Usage: scripts/results_gpu.sh DATA OUT [MINUTES]      then: cat OUT/*/compare.md OUT/*.out
 set -euo pipefail
 data=$1 out=$2 end=$((SECONDS + 60 * ${3:-25}))

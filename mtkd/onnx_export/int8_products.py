@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators
 _ZERO_POINT = 128
+_PLAIN_GEMM = {"transA": 0, "alpha": 1.0, "beta": 1.0}  # a Gemm that is a product and a sum
 _CONSTANTS = {
     "int8.step": np.float32(1 / 127),
     "int8.smallest": np.float32(1e-20),  # the scale of a row of zeros
@@ -37,6 +38,7 @@ def quantise_products(graph: GraphProto, skipped: Collection[str], *, reduce_ran
     weights = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[NodeProto] = []
     quantised_inputs: set[str] = set()
+    replaced: set[str] = set()
     for node in graph.node:
         matrix = None if node.name in skipped else _matrix(node, weights)
         if matrix is None:
@@ -46,6 +48,7 @@ def quantise_products(graph: GraphProto, skipped: Collection[str], *, reduce_ran
         if source not in quantised_inputs:
             quantised_inputs.add(source)
             nodes += _quantised_rows(source)
+        replaced.add(node.input[1])
         largest = np.abs(matrix).max(0)
         scales = np.where(largest > 0, largest / (64 if reduce_range else 127), 1).astype(np.float32)
         graph.initializer.append(numpy_helper.from_array(np.rint(matrix / scales).astype(np.int8), name))
@@ -55,7 +58,7 @@ def quantise_products(graph: GraphProto, skipped: Collection[str], *, reduce_ran
         graph.initializer.extend(numpy_helper.from_array(np.asarray(v), n) for n, v in _CONSTANTS.items())
     del graph.node[:]
     graph.node.extend(nodes)
-    _remove_unread(graph)
+    _remove_unread(graph, replaced)
 
 
 def _matrix(node: NodeProto, weights: dict[str, TensorProto]) -> np.ndarray | None:
@@ -72,9 +75,6 @@ def _matrix(node: NodeProto, weights: dict[str, TensorProto]) -> np.ndarray | No
         return None
     matrix = numpy_helper.to_array(tensor)
     return matrix.T if transposed else matrix
-
-
-_PLAIN_GEMM = {"transA": 0, "alpha": 1.0, "beta": 1.0}
 
 
 def _quantised_rows(source: str) -> Iterator[NodeProto]:
@@ -118,9 +118,9 @@ def _product(node: NodeProto, weights: str) -> Iterator[NodeProto]:
         yield helper.make_node("Add", [scaled, *bias], [output], f"{output}.with_bias")
 
 
-def _remove_unread(graph: GraphProto) -> None:
-    """Remove the fp32 weights that no node reads any more."""
-    read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+def _remove_unread(graph: GraphProto, replaced: Collection[str]) -> None:
+    """Remove the replaced fp32 weights that no node reads any more."""
+    read = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read or tensor.name not in replaced]
     del graph.initializer[:]
     graph.initializer.extend(kept)
