@@ -12,7 +12,7 @@ from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.distillation.find_teachers import pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import label_limit, pretrained_encoder
 from mtkd.jobs.distillation.teacher_names import as_pair
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
@@ -205,7 +205,8 @@ class Model:
                 fine-tuned transformers checkpoint (a directory or hub name, a pipeline, or a pair of model
                 and tokeniser).
             baselines: compare with the best constant prediction, a linear model on a frozen encoder, and,
-                for pairs of texts, the zero-shot cosine (with a fitted threshold for two labels).
+                for pairs of texts, the zero-shot cosine (with a fitted threshold for two labels). They learn
+                from as many labelled rows per task as the model's run (its `limit`), and at most 10,000.
             encoder: the frozen encoder of the baselines; by default the one that the teacher started from.
             predictions: a directory in which each row's prediction is written, as TASK/SPLIT.parquet.
 
@@ -231,6 +232,7 @@ class Model:
             against=evaluated_model("against", against),
             baselines=baselines,
             encoder=encoder,
+            baseline_rows=label_limit(self.path) if baselines and self.path else None,
             predictions=Path(predictions) if predictions else None,
         )
 

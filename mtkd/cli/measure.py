@@ -91,7 +91,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.evaluation.baseline import LINEAR, TRAINING_ROWS
+    from mtkd.evaluation.baseline import LINEAR
     from mtkd.jobs.validation_scores import scores_record
 
     evaluation = mtkd.evaluate(model, data, tasks, **options)
@@ -112,7 +112,8 @@ def evaluate(
         for name, gaps in evaluation.differences.items():
             rows = [(task, *gap.columns()) for task, gap in gaps.items()]
             headings = ("task", "score", "reference", "difference", "95% interval", "")
-            fitted = f" fitted to up to {TRAINING_ROWS:,} labelled rows," if name == LINEAR else ","
+            limit = f"{evaluation.baseline_rows or 0:,} labelled rows per task"
+            fitted = f" fitted to up to {limit}," if name == LINEAR else ","
             table(headings, rows, f"Compared with {name}{fitted} in points (100 x the score)")
         for name, classes in evaluation.reports.items() if report else ():
             _draw_classes(name, classes)

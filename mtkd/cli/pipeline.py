@@ -12,6 +12,7 @@ import click
 from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import echo, out_option, report_options, show, table, teacher_labels_option
+from tasks.common.arguments import MAX_TOKENS
 from tasks.common.errors import UserError
 from tasks.common.progress import is_quiet
 from tasks.common.reading import real_path
@@ -76,8 +77,13 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 @click.option("--unlabelled", multiple=True, metavar="FILE", help="unlabelled text")
 @click.option(
     "--validation-fraction",
-    default=0.1,
-    help="part of the training rows to use for validation if there are no validation rows",
+    type=float,
+    help="part of the training rows to use for validation if there are no validation rows  [default: 0.1]",
+)
+@click.option(
+    "--max-length",
+    type=click.IntRange(8, MAX_TOKENS),
+    help="tokens per row; longer rows are truncated  [default: enough for 95% of the training rows]",
 )
 @click.option("--recipe", default="layerwise-3", metavar="NAME|FILE", help="the recipe of the student")
 @click.option(
@@ -110,11 +116,12 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
             echo(f"would write to {options['out']}: {', '.join(result.files)}")
             return
         echo(f"If a guess is wrong, correct {result.task_file}, or run mtkd init again with --overwrite and")
-        echo("--columns, --label or --kind.")
+        echo("--columns, --label, --kind or --max-length.")
         if options["recipe"] == "layerwise-3":
             echo("--recipe static and --recipe mkd-lstm make much faster students (docs/which-student.md).")
         echo(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
 
-    files: dict[str, Any] = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
-    files["files"] = list(result.files)
-    show(files | {"task": task.to_json(), "rows": result.rows, "notes": list(result.notes)}, json_file, draw)
+    record: dict[str, Any] = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
+    record |= {"files": list(result.files), "task": task.to_json(), "rows": result.rows}
+    record |= {"max_length": result.max_length, "notes": list(result.notes)}
+    show(record, json_file, draw)

@@ -20,7 +20,7 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import pretrained_encoder
+from mtkd.jobs.distillation.find_teachers import label_limit, pretrained_encoder
 from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
@@ -63,6 +63,7 @@ def evaluate(
     against: EvaluatedModel | None = None,
     baselines: bool = False,
     encoder: str | None = None,
+    baseline_rows: int | None = None,
     predictions: Path | None = None,
 ) -> Evaluation:
     """Score a model on the validation splits of some tasks.
@@ -82,6 +83,8 @@ def evaluate(
         against: another model to compare this one with on the same rows; given as `model` is.
         baselines: True to compare the model with the baselines of `mtkd.evaluation.baseline`, too.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
+        baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
+            `limit` of the model's run. In any case, at most 10,000.
         predictions: a directory to which each row's prediction is written (`write_predictions`).
 
     Raises:
@@ -104,6 +107,9 @@ def evaluate(
     if other is not None:
         heads_of_other = {task.head: task for task in tasks_of(other)}
         require_heads(heads_of_other, tasks, "the other model (`against`)")
+    if baseline_rows is None and isinstance(model, Path):
+        baseline_rows = label_limit(model)
+    baseline_rows = min(baseline_rows or TRAINING_ROWS, TRAINING_ROWS)
     in_memory = checkpoint is not None and checkpoint.module is not None
     frozen = _frozen_encoder(None if in_memory else model, encoder, device) if baselines else None
     source = open_data(data)
@@ -128,14 +134,14 @@ def evaluate(
         references[teacher_name(against)] = _predictions_by_task(other_scores)
     scored = _predictions_by_task(scores)
     if frozen is not None:
-        references |= _baselines(source, rows, scored, frozen, skipped)
+        references |= _baselines(source, rows, scored, frozen, baseline_rows, skipped)
     if predictions is not None:
         write_predictions(predictions, scores, alone=True)
     differences = {name: _differences(by_name, scored, reference) for name, reference in references.items()}
     warnings += baseline_warnings(by_name, scores)
     if ignored := source.outside_warning((task, part.split) for task, part in rows):
         warnings.append(ignored)
-    return Evaluation(scores, reports, skipped, warnings, differences)
+    return Evaluation(scores, reports, skipped, warnings, differences, baseline_rows if baselines else None)
 
 
 def _frozen_encoder(
@@ -200,6 +206,7 @@ def _baselines(
     rows: Sequence[tuple[Task, Rows]],
     scored: _Predictions,
     frozen: FrozenEncoder,
+    baseline_rows: int,
     skipped: dict[str, str],
 ) -> dict[str, _Predictions]:
     """Baseline -> its predictions; for a task without training rows, only the best constant prediction.
@@ -207,6 +214,7 @@ def _baselines(
     Args:
         rows: the scored rows of each task and split.
         scored: the model's predictions for them.
+        baseline_rows: maximum number of labelled rows per task.
         skipped: the names of omitted baselines are added to it, with the reason.
     """
     by_baseline: dict[str, dict[str, Splits]] = {}
@@ -215,7 +223,7 @@ def _baselines(
         task = tasks[name]
         baselines = {CONSTANT: best_constant(task, splits)}
         if task.train in source.splits(task):
-            train = load_rows(source, task, task.train, TRAINING_ROWS)
+            train = load_rows(source, task, task.train, baseline_rows)
             baselines |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
         else:
             skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.name!r}"

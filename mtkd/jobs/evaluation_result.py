@@ -21,6 +21,8 @@ class Evaluation(Mapping[str, TaskScores]):
         warnings: warnings about these scores.
         differences: baseline or other model -> task -> how much higher this model scores, with a paired
             bootstrap interval; "average" = over all tasks. See `mtkd.evaluation.differences`.
+        baseline_rows: maximum number of labelled rows per task that the baselines learned from; None = there
+            are none.
     """
 
     scores: list[TaskScores]
@@ -28,6 +30,7 @@ class Evaluation(Mapping[str, TaskScores]):
     skipped: dict[str, str]
     warnings: list[str]
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    baseline_rows: int | None = None
 
     def __str__(self) -> str:
         """Tables of the scores and of the differences from other models; then skipped splits and warnings."""

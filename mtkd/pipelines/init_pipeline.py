@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,7 @@ from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
 from tasks.checks.split_report import unread_columns
-from tasks.common.arguments import checked
+from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import real_path
 from tasks.guess_labels import without_label
@@ -49,6 +49,7 @@ class InitResult:
         task: the task that was guessed.
         pipeline, task_file: the files that were written, to check and then to run.
         rows: split -> number of rows.
+        max_length: the number of tokens to which the models truncate a row.
         notes: what was done with the data, what else could have been chosen, and possible mistakes.
         files: the names of all files that were written to `out`.
     """
@@ -57,6 +58,7 @@ class InitResult:
     pipeline: Path
     task_file: Path
     rows: dict[str, int]
+    max_length: int
     notes: tuple[str, ...]
     files: tuple[str, ...] = ()
 
@@ -71,6 +73,7 @@ class InitResult:
             "labels": f"{len(task.labels)}: {shorten(task.labels)}" if task.labels else "",
             "range": "{:g} to {:g}".format(*task.range) if task.range else "",
             "rows": ", ".join(f"{split} {count:,}" for split, count in self.rows.items()),
+            "length": f"at most {self.max_length} tokens per row",
         }
         return {name: text for name, text in texts.items() if text}
 
@@ -95,7 +98,8 @@ def init_pipeline(
     kind: str | None = None,
     validation: str | Path | None = None,
     unlabelled: Sequence[str | Path] = (),
-    validation_fraction: float = 0.1,
+    validation_fraction: float | None = None,
+    max_length: Annotated[int, Range(8, MAX_TOKENS)] | None = None,
     recipe: str = DEFAULT_RECIPE,
     teacher: str | Path | None = None,
     teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | str | None = None,
@@ -114,8 +118,10 @@ def init_pipeline(
         validation: the file of validation rows.
         unlabelled: files of unlabelled rows.
         validation_fraction: the fraction of the training rows that is set aside for validation if there are
-            no validation rows; at most 5,000 texts. Rows with the same texts stay together, and each label
-            keeps training rows.
+            no validation rows; by default 0.1, and at most 5,000 texts. Rows with the same texts stay
+            together, and each label keeps training rows.
+        max_length: the number of tokens to which the models truncate a row; by default, enough for 95% of the
+            training rows (at most 256, for questions 384).
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
@@ -131,7 +137,7 @@ def init_pipeline(
         UserError: a file is missing, empty or invalid; no text or no labels are found; a recipe or teacher
             does not fit; or files in `out` would be replaced.
     """
-    if not 0 < validation_fraction < 1:
+    if validation_fraction is not None and not 0 < validation_fraction < 1:
         raise UserError(
             f"`validation_fraction={validation_fraction}` is not valid", expected="a number between 0 and 1"
         )
@@ -155,16 +161,19 @@ def init_pipeline(
         notes.append(unlabelled_note(task, train[guess.label], rows))
         unlabelled_parts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
+    if "validation" in splits and validation_fraction is not None:
+        raise UserError("`validation_fraction` has no effect, because there are validation rows")
     if "validation" not in splits:
-        splits["train"], splits["validation"] = set_aside(train, guess, validation_fraction)
+        splits["train"], splits["validation"] = set_aside(train, guess, validation_fraction or 0.1)
         rows = len(splits["validation"].raw.table)
         notes.append(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
             "for validation"
         )
     notes += label_notes(task, guess, splits)
-    lengths = token_lengths(task, splits["train"].raw.table, length_limits(task)[1])
-    length = suitable_length(task, lengths)
+    longest = max_length or length_limits(task)[1]
+    lengths = token_lengths(task, splits["train"].raw.table, longest)
+    length = max_length or suitable_length(task, lengths)
     notes += truncation_notes(task, lengths, length)
     plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
@@ -240,7 +249,8 @@ def _write(
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if unlabelled_parts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)
-    return InitResult(task, out / PIPELINE, out / task_file, rows, (*notes, *kept_notes), tuple(contents))
+    all_notes = (*notes, *kept_notes)
+    return InitResult(task, out / PIPELINE, out / task_file, rows, length, all_notes, tuple(contents))
 
 
 def _path_from(out: Path, path: Path) -> str:

@@ -177,12 +177,25 @@ def _members(
 def pretrained_encoder(model: Path) -> str | None:
     """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
     base = read_saved(model).info.base
-    record = model_directory(model).parent / RUN_FILE
-    if base is None and record.is_file():
-        identity = read_run_record(record)["identity"]
+    if base is None:
+        identity = _run_identity(model)
         start = identity.get("teacher") or identity.get("model")
-        return encoder_of(_find_recorded_model(start, record.parent)) if isinstance(start, str) else None
+        run = model_directory(model).parent
+        return encoder_of(_find_recorded_model(start, run)) if isinstance(start, str) else None
     return base
+
+
+def label_limit(model: Path) -> int | None:
+    """The maximum number of labelled rows per task that a model's run read; None if it had no limit."""
+    limit: int | None = _run_identity(model).get("limit") if is_saved_model(model) else None
+    return limit
+
+
+def _run_identity(model: Path) -> dict[str, Any]:
+    """The identity in the record of a model's run; empty if the model does not lie in a run."""
+    record = model_directory(model).parent / RUN_FILE
+    identity: dict[str, Any] = read_run_record(record)["identity"] if record.is_file() else {}
+    return identity
 
 
 def _find_recorded_model(name: str, run: Path) -> str:

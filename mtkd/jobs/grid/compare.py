@@ -129,7 +129,8 @@ def _write(table: Table, out: Path) -> None:
     """Write a table as JSON, Markdown and, if inference was timed, as a plot."""
     write_record(out / "compare.json", table.to_json())
     write_text(out / "compare.md", table.markdown())
-    plot_table(table, out / "compare.png")
+    if plot_table(table, out / "compare.png") is None:
+        (out / "compare.png").unlink(missing_ok=True)  # an earlier plot
 
 
 def _collect(row: Row, run: PlannedRun, results: _Results) -> None:

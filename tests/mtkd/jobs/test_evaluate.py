@@ -159,6 +159,7 @@ def test_two_models_and_the_baselines_are_compared_row_by_row(
     )  # fmt: skip
     assert answered.code == 0, answered.err
     assert "Compared with" in answered.out and "tied" in answered.out
+    assert "fitted to up to 48 labelled rows per task" in answered.out, "as many as the model's run"
     record = json.loads((tmp_path / "scores.json").read_text())
     found = record["differences"]
     assert set(found) == {str(tiny_teacher), CONSTANT, LINEAR, COSINE}

@@ -116,8 +116,9 @@ def test_files_stay_in_place_and_their_names_decide_their_split(suffix: str, tmp
     assert result.rows == {"train": 20, "validation": 20, "test": 20, "unlabelled": 30}
     lines = repr(result).splitlines()
     assert lines[:2] == ["task      entailment (classify)", "text      sentence1, sentence2"]
-    assert lines[4:6] == [
+    assert lines[4:7] == [
         "rows      train 20, validation 20, test 20, unlabelled 30",
+        f"length    at most {result.max_length} tokens per row",
         f"pipeline  {result.pipeline}",
     ]
     made = {path.name for path in result.pipeline.parent.iterdir() if not path.name.startswith(".")}
@@ -199,7 +200,10 @@ def test_each_label_keeps_training_rows(column: str, tmp_path: Path) -> None:
     labels = [*["a", "b"] * 20, *(f"rare{n}" for n in range(20))]
     values = [[label] for label in labels] if column == "tags" else labels
     rows = [{"text": f"row number {n}", column: value} for n, value in enumerate(values)]
-    result = mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path, validation_fraction=0.2)
+    data = write(tmp_path / "own.jsonl", rows)
+    result = mtkd.init_pipeline(data, out=tmp_path, validation_fraction=0.2, max_length=200)
+    assert result.max_length == 200
+    assert "set.student.max_length = 200" in (tmp_path / "pipeline.toml").read_text()
     train = pq.read_table(tmp_path / "own-train.parquet")[column].to_pylist()
     held_out = pq.read_table(tmp_path / "own-validation.parquet")[column].to_pylist()
     assert (len(train), len(held_out)) == (48, 12)
@@ -324,6 +328,7 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"a.csv": ROWS, "b.csv": ROWS}, ["--unlabelled", "b.csv"], ["b.csv is given twice"]),
         ({"a.csv": ROWS}, ["--validation", "b.csv"], ["no such file: b.csv (did you mean 'a.csv'?)"]),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
+        ({"a.csv": ROWS, "dev.csv": ROWS}, ["--validation-fraction", "0.2"], ["there are validation rows"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
         ({"a.csv": ROWS}, ["--name", "nli"], ["--name nli is a built-in group of tasks"]),
         ({"a.json": "[]"}, [], ["unknown kind of data file '.json'", "hint: write one JSON object per line"]),
