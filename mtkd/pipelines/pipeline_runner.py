@@ -15,13 +15,12 @@ from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
 from mtkd.pipelines.pipeline_file import naming_step
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
-from mtkd.pipelines.step_records import RECORD_FILE, PipelineRecord
+from mtkd.pipelines.step_records import RECORD_FILE, read_pipeline_record
 from mtkd.training.run_directory import RUN_FILE
 from tasks.common.errors import UserError
-from tasks.common.files import write_json
 from tasks.common.progress import is_quiet, say
 from tasks.common.reading import real_path
-from tasks.common.records import read_record
+from tasks.common.records import write_record
 from tasks.common.urls import as_url
 
 
@@ -66,10 +65,7 @@ class PipelineRunner:
     def __init__(self, steps: list[Step], out: Path, overwrite: bool, pipeline: str):
         self.steps = {step.name: step for step in steps}
         self.file, self.overwrite = out / RECORD_FILE, overwrite
-        hint = "run all steps again with `overwrite=True`"
-        recorded = (
-            read_record(self.file, PipelineRecord, hint=hint) if self.file.is_file() else PipelineRecord()
-        )
+        recorded = read_pipeline_record(self.file, overwrite)
         self.records: dict[str, Any] = dict(recorded.steps)
         self.digests = Digests({path: list(record) for path, record in recorded.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
@@ -143,7 +139,7 @@ class PipelineRunner:
 
     def _save_record(self, step: Step, record: dict[str, Any]) -> None:
         self.records[step.name] = record | {"pipeline": self.pipeline}
-        write_json(self.file, {"steps": self.records, "files": self.digests.current})
+        write_record(self.file, {"steps": self.records, "files": self.digests.current})
 
     def _state(self, step: Step) -> dict[str, Any]:
         """The part of a `StepRecord` that decides whether a finished step has to run again."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from tasks.common.records import Record
+from tasks.common.errors import UserError
+from tasks.common.records import Record, read_record
 
 RECORD_FILE = "pipeline.json"  # in the output directory
 
@@ -42,3 +44,23 @@ class PipelineRecord(Record):
 
     steps: dict[str, StepRecord] = field(default_factory=dict)
     files: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+
+
+def read_pipeline_record(file: Path, overwrite: bool) -> PipelineRecord:
+    """Read a pipeline.json; a missing one is empty.
+
+    Args:
+        overwrite: all steps run again, so a damaged record does not matter.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    if not file.is_file():
+        return PipelineRecord()
+    try:
+        return read_record(file, PipelineRecord)
+    except UserError as error:
+        if overwrite:
+            return PipelineRecord()
+        hint = "run all steps again with `overwrite=True`"
+        raise UserError(error.problem, expected=error.expected, hint=hint) from error

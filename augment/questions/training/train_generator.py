@@ -35,7 +35,7 @@ from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import LOOP_FILES
-from tasks.common.digests import write_digests
+from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
 from tasks.common.records import read_record, write_record
@@ -221,7 +221,11 @@ def _key(job: TrainJob, model: str, references: list[ReferenceQuestions]) -> str
 
 
 def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
-    """Create a new model and its tokeniser, before the first step."""
+    """Create a new model and its tokeniser, before the first step.
+
+    Raises:
+        UserError: the tokeniser of an interrupted run is damaged.
+    """
     from transformers import AutoTokenizer
 
     directory = work / "tokenizer"
@@ -232,6 +236,11 @@ def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Pat
         tokenizer = train_tokenizer([*texts, *questions, *fixed_words], job.shape, job.reading.max_input)
         with staged_directory(directory, "tokenizer_config.json") as staged:
             tokenizer.save_pretrained(staged)
+            write_digests(staged)
+    if damaged := damaged_files(directory):
+        raise UserError(
+            f"{directory / damaged[0]} is missing or damaged", hint="start over with `overwrite=True`"
+        )
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     return new_model(tokenizer, job.shape, job.seed), tokenizer
 

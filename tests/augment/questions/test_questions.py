@@ -249,6 +249,12 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
     assert not (tmp_path / "m/config.json").exists()
     with pytest.raises(UserError, match="not a model"):
         load_generator(str(tmp_path / "m"))
+    tokeniser = tmp_path / "m/unfinished/tokenizer/tokenizer.json"
+    written = tokeniser.read_bytes()
+    tokeniser.write_bytes(written.replace(b"{", b"[", 1))
+    with pytest.raises(UserError, match=r"tokenizer\.json is missing or damaged"):
+        train_small_generator(tmp_path / "m", data, save_every=5)
+    tokeniser.write_bytes(written)
     train_small_generator(tmp_path / "m", data, save_every=5)
     saved, original = (load_file(directory / "model.safetensors") for directory in (tmp_path / "m", trained))
     assert all(torch.equal(saved[name], original[name]) for name in original)

@@ -179,6 +179,11 @@ def test_a_change_repeats_its_step_and_those_that_depend_on_it(
     assert names(library.run_pipeline(file, settings=changed)) == []
     back = library.run_pipeline(file, settings={"steps.student.lr": 0.02}, dry_run=True)[1].reason
     assert back == "changed: now --lr 0.02; the last run had --lr 0.01"
+    record = file.parent / "out" / "pipeline.json"
+    record.write_text(record.read_text().replace("bilstm", "bilsum", 1))
+    assert library.verify(file.parent / "out").damaged[str(record)]
+    with pytest.raises(library.UserError, match=r"pipeline\.json has changed since it was written"):
+        library.run_pipeline(file, settings=changed)
     assert names(library.run_pipeline(file, overwrite=True, settings=changed)) == ALL
     shutil.rmtree(file.parent / "out" / "student")
     missing = library.run_pipeline(file, settings=changed, dry_run=True)
