@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,32 @@ def _expected_instead_of_scalar(value: Any, limit: int) -> str | None:
     return None
 
 
+def _parse_args(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
+    """Parse the words of a command line, of which no option for one value may be given twice."""
+    _, _, given = command.make_parser(ctx).parse_args(list(args))
+    _refuse_repeated(given)
+    return type(command).parse_args(command, ctx, args)
+
+
+def _refuse_repeated(given: Sequence[click.Parameter]) -> None:
+    """Raise UserError if an option was given several times, of which click would take the last value.
+
+    Args:
+        given: the parameters in the order of the command line.
+    """
+    for param, number in Counter(given).items():
+        if number < 2 or not isinstance(param, click.Option):
+            continue
+        if not (param.multiple or param.is_flag or param.count):
+            times = "twice" if number == 2 else f"{number} times"
+            takes_list = "comma-separated" in (param.help or "")
+            raise UserError(
+                f"{max(param.opts, key=len)} is given {times}",
+                expected="one value",
+                hint="separate several values by commas" if takes_list else None,
+            )
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported only when needed.
 
@@ -89,6 +117,7 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         for checked in (command, *getattr(command, "commands", {}).values()):
             checked.context_class = _CheckedContext
+            checked.parse_args = functools.partial(_parse_args, checked)  # type: ignore[method-assign]
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):

@@ -228,7 +228,7 @@ def test_every_recipe_loads() -> None:
         ([*PREDICT, "no/such/model"], ["there is no directory 'no/such/model'", "no/such either"]),
         ([*PREDICT, "none"], ["there is no such directory", "the hub", "an mtkd run", "a hub name"]),
         ([*PREDICT, "owner/model"], ["there is no such directory", "the hub"]),
-        ([*PREDICT, "none", "--json", "--out", "-"], ["both write to standard output"]),
+        ([*PREDICT[:-3], "--out", "-", "--model", "none", "--json"], ["both write to standard output"]),
         (
             ["predict", "--model", "m", "--data", "pocket", "--glue-submission", "x", "--in", "y"],
             ["--in has no effect with --glue-submission"],
@@ -644,7 +644,7 @@ def test_unusual_option_values_are_one_error(mtkd: Callable, tmp_path: Path) -> 
     for words, message in (
         (("data", "check", "--data", "~nouser/x", "--tasks", "rte"), "'~nouser/x' does not exist"),
         ((*generate, "--extra-body", deep), "levels deep"),
-        ((*generate, "--text", "~nouser/x.txt"), "~nouser/x.txt"),
+        ((*generate[:3], "--text", "~nouser/x.txt", *generate[5:]), "~nouser/x.txt"),
         (("evaluate", "--model", "a\0b", "--data", "pocket"), "NUL"),
         (("predict", "--model", "m", "--threads", 10**6), "from 1 to 1024"),
         (("data", "check", "--data", "pocket", "--tasks", ""), "--tasks is empty"),

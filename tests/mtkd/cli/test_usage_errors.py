@@ -35,6 +35,14 @@ import pytest
                 "hint: --unlabelled moods=more.csv",
             ],
         ),
+        (
+            ("--tasks", "sst2", "--tasks", "rte", "--out", "x"),
+            ["--tasks is given twice", "expected: one value", "hint: separate several values by commas"],
+        ),
+        (
+            ("--seed", "1", "--seed=2", "--seed", "3"),
+            ["--seed is given 3 times", "expected: one value"],
+        ),
         (("--otu", "x"), ["unknown option '--otu' (did you mean '--out'?)"]),
     ],
 )
@@ -104,3 +112,16 @@ def test_empty_paths_are_not_the_current_directory(
 ) -> None:
     answered = mtkd(*words)
     assert answered.code == 2 and answered.err.startswith(f"error: {shown}\n  expected: {expected}")
+
+
+@pytest.mark.parametrize("words", [("refine",), ("recipes", "show", "refine"), ("bench", "inference", "run")])
+def test_an_option_for_one_value_may_be_given_only_once_in_every_command(
+    mtkd: Callable, words: tuple[str, ...]
+) -> None:
+    answered = mtkd(*words, "--json", "a.json", "--json", "b.json")
+    assert answered.code == 2 and answered.err.startswith("error: --json is given twice"), answered.err
+
+
+def test_flags_and_options_for_several_values_may_be_repeated(mtkd: Callable) -> None:
+    words = ("--quiet", "--quiet", "--set", "train.lr=1e-4", "--set", "train.lr=1e-5", "--data", "x")
+    assert "the option --out is missing" in mtkd("distill", "layerwise-3", "--data", "y", *words).err
