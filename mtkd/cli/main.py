@@ -15,7 +15,7 @@ from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from mtkd.cli.usage_errors import usage_error
-from mtkd.training.interrupts import die_with_parent
+from mtkd.training.interrupts import Terminated, die_with_parent, sigterm_exits
 from tasks.common.errors import MtkdWarning, UserError, plain
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
@@ -70,7 +70,7 @@ def main() -> None:
     """Run the command line; for invalid usage or data, print one error and exit with code 2."""
     die_with_parent()
     try:
-        with warnings.catch_warnings():
+        with sigterm_exits(), warnings.catch_warnings():
             warnings.simplefilter("always", MtkdWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
             cli.main(prog_name="mtkd", standalone_mode=False)
@@ -84,6 +84,8 @@ def main() -> None:
         _fail([*usage_error(error).lines(), *_see_help(error)], 2)
     except KeyboardInterrupt:
         _fail(["interrupted", _AGAIN], 130)
+    except Terminated:
+        _fail(["interrupted", _AGAIN], 143)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

@@ -269,13 +269,13 @@ def say_written(count: int, what: str, out: Path, kept: int) -> None:
 @contextlib.contextmanager
 def interruptible(out: Path) -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into a message on how to resume, and exit code 130 or 143."""
-    from mtkd.training.interrupts import Interrupted
+    from mtkd.training.interrupts import Interrupted, Terminated
 
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as interrupt:
         say(f"interrupted; the same command resumes the run in {out}, or starts it if it has no checkpoint")
-        raise SystemExit(130) from None
+        raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from None
     except Interrupted as interrupted:
         say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
         raise SystemExit(interrupted.exit_code) from None

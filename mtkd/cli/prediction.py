@@ -20,7 +20,6 @@ from mtkd.cli.options import (
     teacher_labels_option,
 )
 from mtkd.cli.unused_options import refuse_options
-from mtkd.training.interrupts import sigterm_exits
 from tasks.common.errors import UserError, counted
 from tasks.data.text_lines import STANDARD, output_path
 
@@ -125,8 +124,7 @@ def predict(
         )
     if json_file == "-" and output_path(out) == STANDARD:
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
-    with sigterm_exits():
-        count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **options)
+    count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **options)
     show(
         {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
     )

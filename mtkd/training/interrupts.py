@@ -25,6 +25,13 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
 
 
+class Terminated(SystemExit):
+    """Raised after SIGTERM inside `sigterm_exits`."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
 class SignalWatch:
     """Remembers whether Ctrl-C or SIGTERM was received.
 
@@ -70,12 +77,12 @@ def die_with_parent() -> None:
 
 @contextlib.contextmanager
 def sigterm_exits() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit inside the block; does nothing outside the main thread."""
+    """Let SIGTERM raise Terminated inside the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    exit_error = SystemExit(128 + signal.SIGTERM)
+    exit_error = Terminated()
     callers_alarm: list[Any] = []  # the caller's handler and timer of SIGALRM
 
     def leave(number: int, frame: Any) -> None:

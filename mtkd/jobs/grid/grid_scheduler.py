@@ -38,7 +38,7 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
 
     Raises:
         KeyboardInterrupt: Ctrl-C, or a command was interrupted.
-        SystemExit: SIGTERM.
+        Terminated: SIGTERM.
     """
     waiting = list(dict.fromkeys(jobs))
     number = len(waiting)

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -66,3 +67,13 @@ def test_an_alarm_set_by_the_caller_is_kept(terminated: bool) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_command_that_sigterm_ends_says_so(mtkd: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(*given: object, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+
+    monkeypatch.setattr("mtkd.evaluate", kill)
+    done = mtkd("evaluate", "--model", "x", "--data", "pocket")
+    assert done.code == 143 and done.err.startswith("error: interrupted\n  hint: run the same command again")
