@@ -195,9 +195,14 @@ def build(
 @click.argument("directory", type=PATH, metavar="DIR")
 @report_options
 def info(directory: Path, json_file: str | None) -> None:
-    """Show what a store holds: its teacher, its rows and its size."""
+    """Show what a store holds: its teacher, its rows, its size and the command that built it."""
     manifest = mtkd.store_info(directory)
-    show(_summary(manifest), json_file, lambda: _draw(manifest))
+
+    def draw() -> None:
+        _draw(manifest)
+        echo(f"built by: {manifest.command}")
+
+    show(_summary(manifest), json_file, draw)
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

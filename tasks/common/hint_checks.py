@@ -6,9 +6,10 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from tasks.common.errors import brief
 from tasks.common.hint_words import Expected, IsPath, find_marker
 from tasks.common.scalar_checks import SCALARS, Check, Unfit
 
@@ -120,12 +121,27 @@ def _mapping(arguments: Sequence[Any]) -> Check:
 
 def _sequence(check_item: Check) -> Check:
     def check(value: Any) -> Any:
-        found = _each(itertools.repeat(check_item), items := _items(value))
+        try:
+            items = _items(value)
+        except Unfit as unfit:
+            unfit.hint = _hint_for_one(check_item, value)
+            raise
+        found = _each(itertools.repeat(check_item), items)
         if isinstance(value, Sequence) and _same(found, items):
             return value
         return tuple(found) if isinstance(value, tuple) else found
 
     return check
+
+
+def _hint_for_one(check_item: Check, value: Any) -> str | None:
+    """How to pass a value that is given alone, not in a list; None if the list could not hold it."""
+    try:
+        check_item(value)
+    except Unfit:
+        return None
+    shown = str(value) if isinstance(value, PurePath) else value
+    return f"for one value: [{brief(shown)}]" if isinstance(shown, str | int) else "for one value: [value]"
 
 
 def _tuple(arguments: Sequence[Any]) -> Check:

@@ -648,3 +648,7 @@ def test_a_request_uses_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monke
     options = StoreRequest("own.toml", "pocket", "sst2, mine.toml,gone.toml", "teacher").options()
     assert options["recipe"] == str(tmp_path / "own.toml")
     assert options["tasks"] == f"sst2,{tmp_path / 'mine.toml'},gone.toml"
+
+
+def test_info_prints_the_command_that_built_the_store(store: Path, mtkd: Callable) -> None:
+    assert f"\nbuilt by: {read_store_manifest(store).command}\n" in mtkd("store", "info", store).out

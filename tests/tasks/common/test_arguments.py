@@ -124,6 +124,11 @@ LONG = "x" * 300
         ({"path": Later}, "`path` cannot be the class JSONDecoder", "a name or a path, a JSONDecoder or"),
         ({"path": b"x"}, "`path=b'x'` is not valid", "a name or a path"),
         ({"numbers": {1, 2}}, "`numbers` cannot be a set", "a list (each value: a whole number)"),
+        (
+            {"numbers": 1},
+            "`numbers=1` is not valid",
+            "a list (each value: a whole number)\n  hint: for one value: [1]",
+        ),
         ({"pair": (1,)}, "`pair` cannot be a tuple", "a tuple (a whole number, text)"),
         ({"settings": {1: 2}}, "`settings` has the key 1", "a mapping of settings\n  hint: see the guide"),
         ({"sizes": {"a": "b"}}, "`sizes['a']='b'` is not valid", "a mapping (each value: a whole number)"),
