@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mtkd.selection import Selection
+from tasks.common.errors import UserError, brief
 from tasks.common.records import Layer, Record, Size, Width
 from tasks.tokens.batching import to_device
 
@@ -32,8 +34,8 @@ NO_LAYERS: frozenset[int] = frozenset()
 class OutputSpec(Record):
     """The outputs that a loss term needs of a model, or that a model or teacher offers.
 
-    The fields named in BY_LAYER are sets of layers. Layers count from 1; layer 0 is the output of the
-    embedding layer (`hidden`, `cls` and `mean` only).
+    The fields named in BY_LAYER are sets of layers, given as any iterable of numbers. Layers count from 1;
+    layer 0 is the output of the embedding layer (`hidden`, `cls` and `mean` only).
 
     Attributes:
         logits: the logits of the task head.
@@ -62,6 +64,15 @@ class OutputSpec(Record):
     selected: frozenset[Layer] = NO_LAYERS
     selection: Selection | None = None
     mean: frozenset[Layer] = NO_LAYERS
+
+    def __post_init__(self) -> None:
+        for name in (*BY_LAYER, "selected"):
+            object.__setattr__(self, name, _layer_set(name, getattr(self, name)))
+        for name in ("logits", "pooled", "sequence"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UserError(
+                    f"{name}={brief(value)} is not valid in an OutputSpec", expected="True or False"
+                )
 
     def __or__(self, other: OutputSpec) -> OutputSpec:
         names = [f.name for f in fields(OutputSpec) if f.name != "selection"]
@@ -107,6 +118,20 @@ class OutputSpec(Record):
             offered = offers.selection.describe()
             missing.append(f"{self.selection.describe()} of hidden states (not only {offered})")
         return missing
+
+
+def _layer_set(name: str, layers: Any) -> frozenset[int]:
+    """The layers in a field of OutputSpec, given as any iterable of numbers; raises UserError."""
+    try:
+        numbers = frozenset(map(operator.index, layers))
+    except TypeError:
+        numbers = frozenset({-1})
+    if any(number < 0 for number in numbers):
+        raise UserError(
+            f"{name}={brief(layers)} is not valid in an OutputSpec",
+            expected=f"layer numbers, such as {name}={{3}} or {name}=range(1, 5)",
+        )
+    return numbers
 
 
 def _of_layers(description: str, layers: frozenset[int]) -> list[str]:

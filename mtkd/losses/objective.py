@@ -10,12 +10,13 @@ from operator import or_
 import torch
 from torch import Tensor, nn
 
+from mtkd.losses.foreign_errors import naming_loss
 from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermName, TermSettings, applies_to, value_at
-from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, a_type
 from tasks.common.records import check_value
@@ -109,7 +110,8 @@ class Objective(nn.Module):
 
 def _value(name: str, term: LossTerm, inputs: TermInput, requires_grad: bool) -> Tensor:
     """Compute the value of a term and check it; `requires_grad`: the student's outputs have gradients."""
-    value = term(inputs)
+    with naming_loss(name, type(term)):
+        value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
         result = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
         raise UserError(
@@ -200,7 +202,13 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
     if isinstance(term, LossTerm):
         validate(TermSettings, {"loss": name, "weight": term.weight, "task_types": term.task_types})
         return term
-    built = loss_class(term.loss).from_settings(name, term, models)
+    loss = loss_class(term.loss)
+    own_settings = [key for key in loss.Settings.model_fields if key not in TermSettings.model_fields]
+    hint = (
+        f"its `__init__` is called with its `Settings` by name: {', '.join(own_settings) or 'there are none'}"
+    )
+    with naming_loss(name, loss, hint):
+        built = loss.from_settings(name, term, models)
     built.weight, built.task_types = term.weight, term.task_types
     return built
 
@@ -208,14 +216,33 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
 def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
     """Refuse a term that needs an output that its student or teacher does not offer."""
     for who, need, model in (
+        ("teacher", term.teacher_need, models.teacher),  # first, since students read pairs as it does
         ("student", term.student_need, models.student),
-        ("teacher", term.teacher_need, models.teacher),
     ):
         # Logits come from the task heads, which are checked elsewhere.
-        missing = need.before_selection.missing_from(model.offers | OutputSpec(logits=True))
+        if need.pooled and model.layers and not model.offers.pooled:
+            raise _no_pooled_vectors(name, who, model)
+        missing = need.before_selection.missing_from(model.offers | LOGITS)
         if missing:
             raise UserError(
                 f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "
                 "which it does not provide",
                 hint=f"drop the term with `terms.{name}.weight=0`, or choose another {who}",
             )
+
+
+def _no_pooled_vectors(name: str, who: str, model: EncoderSpec) -> UserError:
+    """The error for a term that compares pooled vectors of a bi-encoder."""
+    settings = "{'pairs': 'cross-encoder'}"
+    fix = (
+        f"refine it with `settings={settings}`"
+        if who == "teacher"
+        else "use `student.transformer.pairs=cross-encoder`"
+    )
+    return UserError(
+        f"the term {name!r} compares pooled vectors (`OutputSpec(pooled=True)`), but the {who} "
+        f"({model.family}) is a bi-encoder, which reads the two texts of a row separately and has no such "
+        "vector for both",
+        expected=f"tasks with one text, or a {who} that reads both texts as one sequence (a cross-encoder)",
+        hint=f"{fix}, or drop the term with `terms.{name}.weight=0`",
+    )

@@ -80,12 +80,12 @@ def validate_run(
     if student is None:
         chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
         settings = settings.model_copy(update={"student": chosen.for_tasks(tasks)})
-    spec = _student_spec(settings, teacher_ref, student)
+    spec = _student_spec(settings, teacher_ref, student, tasks)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
     if student is None:
         warnings += _check_initialisation(settings)
-    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
+    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec_for(tasks)
     torch.manual_seed(settings.train.seed)
     objectives = [
         (
@@ -207,9 +207,9 @@ def _check_teacher_kinds(validated: ValidatedRun) -> None:
 
 
 def _student_spec(
-    settings: DistillSettings, teacher_ref: TeacherRef | None, student: nn.Module | None
+    settings: DistillSettings, teacher_ref: TeacherRef | None, student: nn.Module | None, tasks: list[Task]
 ) -> EncoderSpec:
-    """The sizes of the student."""
+    """The sizes of the student, and the outputs that it offers for the tasks."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
         if not isinstance(encoder, Encoder):
@@ -218,9 +218,9 @@ def _student_spec(
                 expected="an mtkd model, or an object whose class extends mtkd.Encoder",
                 hint="to start from a transformers checkpoint: `init='NAME'` with a recipe for Transformers",
             )
-        spec: EncoderSpec = encoder.spec
+        spec: EncoderSpec = encoder.config.spec_for(tasks)
         return spec
-    return student_config(settings.student, _init_spec(teacher_ref)).spec
+    return student_config(settings.student, _init_spec(teacher_ref)).spec_for(tasks)
 
 
 def _init_spec(teacher_ref: TeacherRef | None) -> InitSpec:

@@ -134,6 +134,10 @@ class EncoderConfig(StrictSettings):
     def spec(self) -> EncoderSpec:
         """The encoder's sizes, and the outputs that it offers."""
 
+    def spec_for(self, tasks: Iterable[Task]) -> EncoderSpec:
+        """The same, with the outputs that the encoder offers for the rows of some tasks."""
+        return self.spec
+
 
 SettingsT = TypeVar("SettingsT", bound=StudentSettings)
 ConfigT = TypeVar("ConfigT", bound=EncoderConfig)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, get_args
 
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec
@@ -48,7 +48,21 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
     plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
     if plugin is None:
         raise unknown("kind of student (student.kind)", kind, encoder_classes())
+    _require_kind(plugin, kind)
     return plugin
+
+
+def _require_kind(plugin: type[AnyEncoder], kind: str) -> None:
+    """Raise UserError if a plugin declares another kind than the name of its entry point."""
+    for part in (plugin.Settings, plugin.Config):
+        declared = get_args(part.model_fields["kind"].annotation)
+        if declared and kind not in declared:
+            raise UserError(
+                f"the plugin {kind!r} ({plugin.__module__}:{plugin.__qualname__}) declares the kind "
+                f"{', '.join(map(repr, declared))} in {part.__name__}",
+                expected=f"{kind!r}, the name of its entry point in the group {GROUP}",
+                hint=f"write `kind: Literal[{kind!r}] = {kind!r}` there, or rename the entry point",
+            )
 
 
 def settings_class(student: Any) -> type[StudentSettings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,12 @@ class TransformerConfig(EncoderConfig):
         attention = heads * (self.head_size or getattr(hf, "head_dim", None) or width // heads)
         sizes = (layers, width, attention, heads, width)
         return EncoderSpec(hf.model_type, *sizes, offers, mean_pooled=self.pooling == "mean")
+
+    def spec_for(self, tasks: Iterable[Task]) -> EncoderSpec:
+        """The same; a bi-encoder offers the pooled vectors of tasks with one text, too."""
+        spec = self.spec
+        pooled = not any(self.compares_texts(task) for task in tasks)
+        return replace(spec, offers=replace(spec.offers, pooled=pooled))
 
 
 def locate(name: str) -> str:

@@ -173,6 +173,44 @@ def test_the_error_for_an_unknown_loss_lists_plugin_losses(install_plugin: Calla
     assert ", absolute" in losses_for("without_layers")
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("given.student_outputs.pooled * given.student_outputs.logits", "TypeError: unsupported operand"),
+        ("given.student_outputs.logits - given.teacher_outputs.logits[:, :0]", "RuntimeError: The size"),
+        ("given.student_outputs.logit", "AttributeError: 'ModelOutput' object has no attribute 'logit'"),
+    ],
+)
+def test_errors_inside_a_plugin_name_the_loss(install_plugin: Callable, body: str, reason: str) -> None:
+    code = RED.replace(
+        "self.scale * (given.student_outputs.logits - given.teacher_outputs.logits)", f"({body})"
+    )
+    install_plugin("faulty", "mtkd.losses", code, "faulty = {module}:Absolute")
+    found = build_objective(settings_of(t={"loss": "faulty"}), BERT, BERT, [RTE])
+    with pytest.raises(
+        UserError, match=rf"the loss 't' \(\w+:Absolute, line 18\) failed: {reason}"
+    ) as caught:
+        value_of(found)
+    assert "student_need" in str(caught.value.hint) and caught.value.__cause__ is not None
+
+
+def test_a_plugin_whose_init_lacks_a_setting_is_named(install_plugin: Callable) -> None:
+    install_plugin("faulty", "mtkd.losses", RED.replace("self, scale", "self"), "faulty = {module}:Absolute")
+    with pytest.raises(
+        UserError, match=r"the loss 't' \(.*:Absolute\) failed: TypeError: .*'scale'"
+    ) as caught:
+        build_objective(settings_of(t={"loss": "faulty"}), BERT, BERT, [RTE])
+    assert "by name: scale" in str(caught.value.hint)
+
+
+def test_errors_inside_losses_of_mtkd_are_not_changed() -> None:
+    found = build_objective([LogitsMSE()], BERT, BERT, [RTE])
+    batch = Batch("rte", np.arange(3), torch.zeros(3), None, None, None)  # type: ignore[arg-type]
+    student, teacher = ModelOutput(pooled=torch.zeros(3, 2)), ModelOutput(logits=torch.zeros(3, 2))
+    with pytest.raises((AttributeError, TypeError, AssertionError)):
+        found(RTE, batch, student, teacher, [3])
+
+
 class AbsoluteDifference(LossTerm):
     """A custom loss, as in a notebook: the mean absolute difference of logits."""
 

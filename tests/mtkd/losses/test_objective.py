@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +122,42 @@ def test_outputs_that_a_teacher_lacks_are_named() -> None:
     blind = EncoderSpec("mpnet", 4, 24, 24, 4, 24, OutputSpec(pooled=True, hidden=frozenset(range(5))))
     with pytest.raises(UserError, match=r"'r' needs keys of layer 4 from the teacher \(mpnet\)"):
         objective(teacher=blind, r={"loss": "relation", "relations": ["k-k"]})
+
+
+def test_a_bi_encoder_that_lacks_pooled_vectors_is_named() -> None:
+    bi_encoder = replace(TEACHER, offers=replace(TEACHER.offers, pooled=False))
+    term = {"loss": "sample_similarity", "row_vector": "pooled"}
+    with pytest.raises(UserError, match=r"the teacher \(bert\) is a bi-encoder") as caught:
+        objective(teacher=bi_encoder, rows=term)
+    assert "refine it with `settings={'pairs': 'cross-encoder'}`" in str(caught.value.hint)
+    with pytest.raises(UserError, match=r"the student \(bert\) is a bi-encoder") as caught:
+        objective(bi_encoder, rows=term)
+    assert "use `student.transformer.pairs=cross-encoder`" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("layers", [(1, 3), [1, 3], {1, 3}, range(1, 4, 2), np.array([1, 3])])
+def test_layers_are_any_iterable_of_numbers(layers: Any) -> None:
+    spec = OutputSpec(hidden=layers)
+    assert spec.hidden == frozenset({1, 3}) and spec.missing_from(TEACHER.offers) == []
+    assert hash(spec) == hash(OutputSpec(hidden=frozenset({1, 3})))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"hidden": 3},
+            "hidden=3 is not valid in an OutputSpec\n  expected: layer numbers, such as hidden={3}",
+        ),
+        ({"cls": "12"}, "cls='12' is not valid"),
+        ({"mean": [-1]}, "mean=[-1] is not valid"),
+        ({"selected": [1.5]}, "selected=[1.5] is not valid"),
+        ({"logits": {1}}, "logits={1} is not valid in an OutputSpec\n  expected: True or False"),
+    ],
+)
+def test_invalid_fields_of_an_output_specification_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        OutputSpec(**fields)
 
 
 def test_only_outputs_that_the_terms_need_are_requested() -> None:

@@ -223,7 +223,9 @@ def test_a_teacher_without_bi_encoder_tasks_in_the_run_gives_pooled_vectors(
         "layerwise-3", teacher=teacher, tasks=["rte"], out=tmp_path / "s", settings=settings, **RUN
     )
     assert student.module.encoder.config.pairs == "cross-encoder"
-    with pytest.raises(UserError, match="'rows'"):
+    with pytest.raises(
+        UserError, match=r"'rows' compares pooled vectors .* the teacher \(bert\) is a bi-encoder"
+    ):
         mtkd.distill(
             "layerwise-3", teacher=teacher, tasks=["stsb"], out=tmp_path / "x", settings=settings, **RUN
         )
@@ -232,6 +234,25 @@ def test_a_teacher_without_bi_encoder_tasks_in_the_run_gives_pooled_vectors(
         mtkd.distill(
             "layerwise-3", teacher=teacher, tasks=["rte"], out=tmp_path / "y", settings=unknown, **RUN
         )
+
+
+def test_a_bi_encoder_gives_the_pooled_vectors_of_single_texts(tiny_encoder: Path, tmp_path: Path) -> None:
+    sides = {"max_length": 48, "pairs": "bi-encoder", "pooling": "mean"}
+    teacher = mtkd.refine(tiny_encoder, tasks=["sst2"], out=tmp_path / "t", settings=sides, **RUN)
+    settings = {
+        "student.transformer.layers": 1,
+        "student.max_length": 48,
+        "terms.rows.loss": "sample_similarity",
+        "terms.rows.row_vector": "pooled",
+    }
+    found = []
+    for pairs in ("bi-encoder", "cross-encoder"):
+        first = FirstTerms()
+        chosen = settings | {"student.transformer.pairs": pairs}
+        options: dict[str, Any] = {"settings": chosen, "callbacks": [first], **RUN}
+        mtkd.distill("layerwise-3", teacher=teacher, tasks=["sst2"], out=tmp_path / pairs, **options)
+        found.append(first.first)
+    assert found[0]["rows"] > 0 and found[0] == pytest.approx(found[1])
 
 
 @pytest.mark.parametrize(

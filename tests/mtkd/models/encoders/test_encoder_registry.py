@@ -113,6 +113,13 @@ def test_the_error_for_an_unknown_kind_lists_plugin_kinds(package: Path) -> None
         load_settings("mkd-lstm", "distill", {"student.kind": "first_word"})
 
 
+def test_a_plugin_that_declares_another_kind_is_named(package: Path) -> None:
+    package.write_text("[mtkd.students]\nbroken = first_word:FirstWord\n")
+    problem = r"the plugin 'broken' \(first_word:FirstWord\) declares the kind 'first_word' in Settings\n"
+    with pytest.raises(UserError, match=rf"{problem}  expected: 'broken', the name of its entry point"):
+        load_settings("mkd-lstm", "distill", {"student.kind": "broken"})
+
+
 def test_tables_of_other_kinds_are_ignored_in_recipes_and_rejected_in_settings() -> None:
     sets = {"student.kind": "waldorf", "student.waldorf.layers": 2}
     student = load_settings("mkd-lstm", "distill", sets).student
