@@ -23,7 +23,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Row, Table, metric_name
-from mtkd.jobs.grid.finished_inputs import check_finished_inputs
+from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
@@ -73,8 +73,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     check_paths(grid, inputs)
     planned = plan_runs(grid, inputs)
     jobs_of_grid = list(dict.fromkeys(job for run in planned for job in run.jobs))
-    for job in jobs_of_grid:
-        job.require_same_command()
+    check_same_commands(jobs_of_grid)
     check_finished_inputs(jobs_of_grid, inputs)
     with locked(inputs.out):
         for folder in {job.out.parent for run in planned for job in run.jobs}:

@@ -50,6 +50,38 @@ def check_finished_inputs(jobs: Iterable[Job], inputs: GridInputs) -> None:
                 )
 
 
+def check_same_commands(jobs: Iterable[Job]) -> None:
+    """Check that finished runs were trained with the commands that the comparison would start now.
+
+    Raises:
+        UserError: the options of runs have changed; the message names their directories.
+    """
+    listed = list(jobs)
+    changes = {job.out: change for job in listed if (change := job.changed_options)}
+    if not changes:
+        return
+    folders = _whole_folders(changes, [job.out for job in listed])
+    out, change = next(iter(changes.items()))
+    several = len(changes) > 1
+    raise UserError(
+        f"{out} holds a run with other options: {change}"
+        + (f"; in all, {len(changes)} runs have other options, in {', '.join(map(str, folders))}" * several),
+        expected="the options with which this comparison was started",
+        hint="give another `out`, or remove "
+        + ("these directories to train the runs" if several else "this directory to train the run")
+        + " again",
+    )
+
+
+def _whole_folders(changed: Iterable[Path], runs: Sequence[Path]) -> list[Path]:
+    """The directories of changed runs; that of the cell in place of those of all its runs."""
+    every = set(changed)
+    cells = {out.parent: {run for run in runs if run.parent == out.parent} for out in every}
+    return sorted(
+        {out.parent if len(cells[out.parent]) > 1 and cells[out.parent] <= every else out for out in every}
+    )
+
+
 class _CurrentInputs:
     """The digests of the inputs that a grid is given now, each computed once."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from mtkd.grids import Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
+from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
 from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
@@ -119,8 +120,8 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     A teacher on the hub is downloaded.
 
     Raises:
-        UserError: an input is missing; a file, directory or model does not exist or is of another kind; or
-            `out` is a file.
+        UserError: an input is missing; a file, directory or model does not exist or is of another kind; the
+            store lacks what a cell needs; or `out` is a file.
     """
     _require_inputs(grid, inputs)
     check_given_paths(grid, inputs)
@@ -128,6 +129,7 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
         _find_teacher(teacher, resolve(task_spec), inputs)
     for task_spec, teacher in _given_teachers(grid, inputs, logits=False):
         find_teachers(teacher, resolve(task_spec), heads=False)
+    check_stores_of_cells(grid, inputs)
 
 
 def check_given_paths(grid: Grid, inputs: GridInputs) -> None:

@@ -159,19 +159,16 @@ class Job:
             return None
         return _with_current_paths(read_record(self.command_file, list[str]), with_urls(self.command))
 
-    def require_same_command(self) -> None:
-        """Raise UserError if the run directory holds the finished run of another command."""
+    @property
+    def changed_options(self) -> str | None:
+        """How this command differs from that of the finished run in its directory; None if it does not."""
         before, now = self.finished_command, with_urls(self.command)
         if before is None or before == now or self.steps_of:
-            return  # the steps of a `steps_of` run are known only once the other run is finished
+            return None  # the steps of a `steps_of` run are known only once the other run is finished
         is_same = [word == other for word, other in zip(before, now, strict=False)]
         n_same = (*is_same, False).index(False)  # the number of words before the first difference
         changed = [shlex.join(words[max(0, n_same - 1) : n_same + 3]) or "nothing" for words in (before, now)]
-        raise UserError(
-            f"{self.out} holds a run with other options: `... {changed[0]} ...`, not `... {changed[1]} ...`",
-            expected="the options with which this comparison was started",
-            hint="give another `out`, or remove this directory to train the run again",
-        )
+        return f"`... {changed[0]} ...`, not `... {changed[1]} ...`"
 
     @property
     def command_file(self) -> Path:

@@ -33,7 +33,7 @@ from mtkd.jobs.grid import compare as compare_job
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Row, Table
-from mtkd.jobs.grid.finished_inputs import check_finished_inputs
+from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid.grid_plan import plan_runs
@@ -1249,12 +1249,26 @@ def test_a_run_of_a_different_command_is_not_taken_for_finished(tmp_path: Path) 
     (tmp_path / "run" / "run.json").write_text(json.dumps(finished_record()))
     (tmp_path / "run.command.json").write_text('["distill", "x"]')
     assert job.finished and not Job(("distill", "y"), tmp_path / "run").finished
-    job.require_same_command()
+    check_same_commands([job])
+    changed = Job(("distill", "y"), tmp_path / "run")
     with pytest.raises(
-        UserError, match=r"run holds a run with other options: `... distill x ...`, not"
+        UserError, match=r"run holds a run with other options: `... distill x ...`, not `... distill y ...`\n"
     ) as refused:
-        Job(("distill", "y"), tmp_path / "run").require_same_command()
-    assert refused.value.hint and "another `out`" in refused.value.hint
+        check_same_commands([changed])
+    assert refused.value.hint and "another `out`, or remove this directory" in refused.value.hint
+
+
+def test_all_runs_with_other_options_are_named_in_one_error(tmp_path: Path) -> None:
+    runs = [tmp_path / cell / f"rte-{seed}" for cell in ("all", "one") for seed in (0, 1)]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "run.json").write_text(json.dumps(finished_record()))
+        run.with_name(f"{run.name}.command.json").write_text('["distill", "x"]')
+    jobs = [Job(("distill", "x" if run == runs[2] else "y"), run) for run in runs]
+    listed = f"; in all, 3 runs have other options, in {tmp_path / 'all'}, {runs[3]}\n"
+    with pytest.raises(UserError, match=re.escape(listed)) as refused:
+        check_same_commands(jobs)
+    assert "remove these directories" in str(refused.value.hint)
 
 
 def test_a_moved_comparison_is_still_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
