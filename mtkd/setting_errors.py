@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Mapping
-from typing import Any, TypeGuard, Union, get_args, get_origin
+from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,7 +14,7 @@ from mtkd.losses.loss_registry import loss_classes
 from mtkd.losses.term_settings import TermSettings, find_settings
 from mtkd.models.encoders.encoder_registry import settings_class
 from mtkd.strict_settings import StrictSettings
-from tasks.common.errors import UserError, brief, shorten, unknown
+from tasks.common.errors import UserError, brief, did_you_mean, shorten, unknown
 from tasks.common.records import in_words
 
 _UNION_PARTS = ("bool", "float", "str", "int", "constrained-int", "constrained-float")
@@ -23,11 +23,17 @@ _REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
 _DESCRIPTIONS = ("name", "summary", "source")  # keys of a recipe that are not settings
 
 
-def validate(model: type[StrictSettings], values: Mapping[str, Any], reference: str = _REFERENCE) -> Any:
+def validate(
+    model: type[StrictSettings],
+    values: Mapping[str, Any],
+    reference: str = _REFERENCE,
+    examples: Mapping[str, str] | None = None,
+) -> Any:
     """Build settings from plain values.
 
     Args:
         reference: the hint for an unknown key, which says where all keys are listed.
+        examples: key -> the hint if it is missing or its value is invalid.
 
     Raises:
         UserError: a key or value is invalid; the message names the first such key, its value and what is
@@ -36,11 +42,15 @@ def validate(model: type[StrictSettings], values: Mapping[str, Any], reference: 
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _explain(model, values, error, reference) from error
+        raise _explain(model, values, error, reference, examples or {}) from error
 
 
 def _explain(
-    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, reference: str
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    error: ValidationError,
+    reference: str,
+    examples: Mapping[str, str],
 ) -> UserError:
     """The error about the first invalid key of some settings."""
     errors = error.errors()
@@ -59,7 +69,7 @@ def _explain(
         known_names = [name for name, term in values["terms"].items() if find_settings(term)]
         return unknown("term", path[1], known_names, hint=f"a new term needs `{key}=...`")
     if first_error["type"] == "missing":
-        return UserError(f"the setting {key!r} is missing", hint=f"add {key} to the file")
+        return UserError(f"the setting {key!r} is missing", hint=examples.get(key, f"add {key} to the file"))
     if first_error["type"] == "unknown_loss":
         return unknown(f"loss of {key}", first_error["input"]["loss"], loss_classes())
     if path[0] == "terms" and path[2:] == ["loss"]:
@@ -75,7 +85,8 @@ def _explain(
             expected = f"a table of settings{example}"
         if first_error["type"] == "too_short":
             expected += ", with at least one entry"
-    return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
+    problem = f"{key} = {brief(first_error.get('input'))} is not valid"
+    return UserError(problem, expected=expected, hint=examples.get(key))
 
 
 def _unknown_setting(
@@ -100,6 +111,11 @@ def _unknown_setting(
         siblings = [name for name in known_names if name.rpartition(".")[0] == section]
         return unknown("setting", key, siblings, hint=reference)
     beside = [name for name in known_names if name.startswith(f"{section}.")] if section else known_names
+    table_model = None if beside else _model_of_table(model, values, path[:-1])
+    if _is_model(table_model):  # such as the table of a cell, whose name is not fixed
+        keys = list(table_model.model_fields)
+        problem = f"unknown setting {key!r}{did_you_mean(path[-1], keys)}"
+        return UserError(problem, expected=", ".join(keys), hint=reference)
     near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known_names
     near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
     return unknown("setting", key, near, hint=reference)
@@ -130,6 +146,13 @@ def _misspelt_table(path: list[str], value: Any, known_names: list[str]) -> tupl
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
     """The allowed values of the setting at a location, in words; None inside a table without fixed keys."""
     *path, last = where
+    settings_model = _model_of_table(model, values, path)
+    field = settings_model.model_fields.get(last) if _is_model(settings_model) else None
+    return allowed_values(field.annotation, field.metadata) if field else None
+
+
+def _model_of_table(model: type[BaseModel], values: Mapping[str, Any], path: list[str]) -> Any:
+    """The settings model of a table; another type or None inside a table without fixed keys."""
     settings_model: Any = model
     table: Any = values
     for name in path:
@@ -140,22 +163,21 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
                 return None
             continue
         if path[0] == "terms":
-            settings_model = _term_model(values, path[1]) if len(path) == 2 else None
-            break
+            return _term_model(values, path[1]) if len(path) == 2 else None
         if name == "student":
             settings_model = settings_class(table)
         else:
             settings_model = _without_none(getattr(settings_model.model_fields.get(name), "annotation", None))
         if not (get_origin(settings_model) is dict or _is_model(settings_model)):
             return None
-    field = settings_model.model_fields.get(last) if _is_model(settings_model) else None
-    return allowed_values(field.annotation, field.metadata) if field else None
+    return settings_model
 
 
 def _without_none(annotation: Any) -> Any:
     """The settings model in an annotation such as `Model | None`; any other annotation unchanged."""
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
-    return next(filter(_is_model, options), annotation)
+    plain = [get_args(option)[0] if get_origin(option) is Annotated else option for option in options]
+    return next(filter(_is_model, plain), annotation)
 
 
 def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:

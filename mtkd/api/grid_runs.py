@@ -68,7 +68,8 @@ def compare(
         unlabelled, unlabelled_limit: files of unlabelled rows, and the maximum number of their rows per
             task (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
-        reference: the cell that the others are compared with; by default the grid's, or its first.
+        reference: the cell that the others are compared with, or another row of the table, such as
+            "teacher"; by default the grid's, or its first cell.
         baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
             of texts, the zero-shot cosine (with a fitted threshold for two labels).
         bench: also time the inference of one student of each architecture, after the scores are written.
@@ -124,9 +125,10 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     changes |= {} if arguments["baselines"] else {"baselines": False}
     changes |= {} if arguments["bench"] else {"bench": {"batches": []}}
     cells = (arguments["settings"] or {}, arguments["without"])
-    loaded = load_grid(str(grid), changes, *cells)
+    has_teacher = bool(arguments["teacher"])
+    loaded = load_grid(str(grid), changes, *cells, has_teacher=has_teacher)
     if loaded.refine and arguments["teacher"]:
-        loaded = load_grid(str(grid), changes | {"refine": None}, *cells)
+        loaded = load_grid(str(grid), changes | {"refine": None}, *cells, has_teacher=has_teacher)
         arguments["say"](f"the grid's [refine] is skipped: its cells use the teacher {arguments['teacher']}")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: arguments[name] for name in names}

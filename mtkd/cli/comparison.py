@@ -75,7 +75,7 @@ _ALL = "all"  # given as GRID: all built-in grids
 @click.option(
     "--reference",
     metavar="ROW",
-    help="the cell that the others are compared with, or another row of the table, such as "
+    help="the cell that the others are compared with, or another row of the table, such as teacher or "
     "'frozen encoder + linear'  [default: the grid's]",
 )
 @click.option(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mtkd.grids.cell import Bench, Cell, CellStep
-from mtkd.grids.grid import TEACHER, Grid, control_of
+from mtkd.grids.grid import EXAMPLES, TEACHER, Grid, control_of
 from mtkd.recipes import dotted
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import StrictSettings
@@ -32,7 +32,12 @@ def grid_names() -> list[str]:
 
 
 def load_grid(
-    name: str, changes: Mapping[str, Any], sets: Mapping[str, Any], without: Sequence[str] = ()
+    name: str,
+    changes: Mapping[str, Any],
+    sets: Mapping[str, Any],
+    without: Sequence[str] = (),
+    *,
+    has_teacher: bool = False,
 ) -> Grid:
     """Load a grid by name or file.
 
@@ -40,6 +45,7 @@ def load_grid(
         changes: field of Grid -> value; replaces the value of the file.
         sets: dotted setting -> value for every cell; overrides the file, also the settings of single cells.
         without: cells to leave out.
+        has_teacher: True if a teacher is given, which has a row of its own.
 
     Raises:
         UserError: unknown grid, cell or key, invalid TOML, a missing recipe, a cell with invalid settings, or
@@ -57,7 +63,7 @@ def load_grid(
             expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",
         )
     sets = dotted(sets)
-    grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
+    grid = _validated(name, values, changes)
     grid = _with_found_files(grid, Path(name).parent)
     known = grid.with_controls().cells
     for excluded in without:
@@ -77,7 +83,20 @@ def load_grid(
     # Controls come after `sets`, since they are made from a cell's settings, and keep their own.
     cells = {name: _overridden(cell, sets) for name, cell in grid.cells.items() if name not in left_out}
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells}).with_controls(left_out)
-    grid.check()
+    grid.check(has_teacher)
+    return grid
+
+
+def _validated(name: str, values: Mapping[str, Any], changes: Mapping[str, Any]) -> Grid:
+    """The grid with these values; errors name its file, except about values of `changes`."""
+    try:
+        grid: Grid = validate(
+            Grid, {**values, **changes}, "docs/compare.md describes a grid's keys", EXAMPLES
+        )
+    except UserError as error:
+        if error.problem.split(" ")[0].split(".")[0] in changes:
+            raise
+        raise UserError(f"{name}: {error.problem}", expected=error.expected, hint=error.hint) from error
     return grid
 
 

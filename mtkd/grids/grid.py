@@ -18,6 +18,15 @@ from tasks.common.errors import UserError, shorten, unknown
 _INIT = "student.transformer.init"
 TEACHER = "teacher"  # the row of the models that the grid refines, or of the given teacher
 
+# Key of a grid's file -> the hint if it is missing or invalid.
+EXAMPLES = {
+    "title": 'for example title = "Four layers or six"',
+    "recipe": 'for example recipe = "layerwise-3"',
+    "tasks": 'tasks = ["sst2", "rte"] trains a student for each task, ["sst2,rte"] one student for both',
+    "seeds": "for example seeds = [0, 1]",
+    "cells": "add a table [cells.NAME] for each row of the result",
+}
+
 # The keys of a cell that only recipes for some commands have.
 _ONLY_WITH = {
     "first": ("distill", "finetune"),
@@ -143,8 +152,11 @@ class Grid(StrictSettings):
         shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
         return cell.model_copy(update={"set": sets, **shorter})
 
-    def check(self) -> None:
+    def check(self, has_teacher: bool = False) -> None:
         """Validate the settings of every cell.
+
+        Args:
+            has_teacher: True if a teacher is given, which has a row of its own.
 
         Raises:
             UserError: a recipe or setting is unknown; names the cell.
@@ -155,11 +167,12 @@ class Grid(StrictSettings):
             load_settings(self.refine.recipe, "refine", self.refine.set)
             if "train.seed" in self.refine.set:
                 raise UserError("[refine] sets train.seed", hint="set `seed` of [refine] instead")
-        rows = [*self.cells, *([TEACHER] if self.refine else [])]
+        rows = [*self.cells, *([TEACHER] if self.refine or has_teacher else [])]
         if self.baselines:
             rows += [CONSTANT, LINEAR, COSINE]
         if self.reference is not None and self.reference not in rows:
-            raise unknown("row named as the reference:", self.reference, rows)
+            hint = "pass `teacher`, which gets a row" if self.reference == TEACHER else None
+            raise unknown("row named as the reference:", self.reference, rows, hint=hint)
         for name, cell in self.cells.items():
             try:
                 self._check_cell(name, cell)

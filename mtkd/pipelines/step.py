@@ -160,7 +160,7 @@ def check_step(step: Step) -> dict[str, Any]:
     check_json_target(command, params)
     find_device(params.get("device"))
     if step.command == "compare":
-        load_grid(params["grid"], {}, {}, params["without"])
+        load_grid(params["grid"], {}, {}, params["without"], has_teacher=bool(params["teacher"]))
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
         shorthands = {name: params.get(name) for name in SHORTHANDS}

@@ -326,7 +326,7 @@ def test_a_run_can_be_read_and_written_at_urls(
     assert not [name for name, raw in found.items() if str(cache_directory()).encode() in raw]
 
     monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "another machine"))
-    answered = mtkd(*words[: -len(given)], *given[:-1], "--out", "memory://bucket/run")
+    answered = mtkd(*words[:3], *given[:-1], "--out", "memory://bucket/run")
     assert "already finished: memory://bucket/run" in answered.err, "the identity has no local paths"
     assert mtkd("verify", "memory://bucket/run").code == 0
     memory.pipe("/bucket/rows.csv", b"sentence\nfine\nawful\n")

@@ -394,7 +394,6 @@ def test_the_filter_command(mtkd: Callable, teacher, corpus, tmp_path):
         (("--min-confidence", "inf"), "--min-confidence inf"),
         (("--shard-rows", 0), "--shard-rows 0"),
         (("--min-confidence", 9), "no question was kept"),
-        (("--corpus", "nowhere"), "there is no corpus nowhere"),
     ],
 )
 def test_invalid_usage_is_one_error_and_writes_nothing(
@@ -404,6 +403,23 @@ def test_invalid_usage_is_one_error_and_writes_nothing(
     answered = mtkd(*words, *options)
     assert answered.code == 2 and part in answered.err and "Traceback" not in answered.err
     assert not list((tmp_path / "c").glob("[!.]*"))
+
+
+def test_a_missing_corpus_is_named(mtkd: Callable, tmp_path: Path) -> None:
+    words = (
+        "augment",
+        "questions",
+        "filter",
+        "--corpus",
+        "nowhere",
+        "--teacher",
+        "t",
+        "--out",
+        tmp_path / "c",
+    )
+    answered = mtkd(*words)
+    assert answered.code == 2 and "there is no corpus nowhere" in answered.err
+    assert not (tmp_path / "c").exists()
 
 
 def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):

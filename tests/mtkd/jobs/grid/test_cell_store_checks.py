@@ -19,7 +19,7 @@ tasks = ["rte"]
 
 [cells.tiny]
 recipe = "tinybert-4"
-set = { "student.transformer.layers" = 1, "student.transformer.heads" = 2, "student.transformer.hidden_size" = 12 }
+set = { student.transformer = { layers = 1, heads = 2, hidden_size = 12 } }
 
 [cells.longer]
 set = { "student.max_length" = 32 }

@@ -178,6 +178,9 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     _, two, *_, linear, _ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
     assert two["mean"] == rows[1]["mean"] and linear["name"] == LINEAR and not linear["differences"]
     assert two["differences"]["rte"]["reference"] == linear["mean"]["rte"]
+    assert mtkd(*words, "--reference", "teacher", "--no-bench").code == 0 and len(started) == 1
+    teacher, two, *_ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
+    assert two["differences"]["rte"]["reference"] == teacher["mean"]["rte"] and not teacher["differences"]
 
     (tmp_path / "moved" / "compare.md").unlink()
     monkeypatch.setattr(compare_job, "time_each_shape", _interrupted)
@@ -406,6 +409,44 @@ def test_a_misspelt_grid_or_key_gets_a_suggestion(tmp_path: Path) -> None:
         UserError, match=r"there is no grid 'mlkd-table-77' \(did you mean 'mlkd-table-7'\?\)"
     ):
         load_grid("mlkd-table-77", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "[cells.two]\nset",
+            "[cells.two]\nsett",
+            "unknown setting 'cells.two.sett' (did you mean 'set'?)\n  expected: recipe, tasks, set, first, ",
+        ),
+        (
+            "[cells.two]",
+            '[refine]\nrecip = "refine"\n[cells.two]',
+            "unknown setting 'refine.recip' (did you mean 'recipe'?)\n  expected: recipe, encoder, ",
+        ),
+        ('title = "Heads"', "", "the setting 'title' is missing\n  hint: for example title = "),
+        (
+            '["rte"]',
+            '"sst2,rte"',
+            "tasks = 'sst2,rte' is not valid\n  expected: list of text\n  hint: tasks = [\"",
+        ),
+        ("[set]", "seeds = 2\n[set]", "seeds = 2 is not valid"),
+        ("[set]", "seeds = 2\n[set]", "hint: for example seeds = [0, 1]"),
+    ],
+)
+def test_errors_in_a_grid_name_the_file_and_what_to_write(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    (tmp_path / "grid.toml").write_text(GRID.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+    assert caught.value.problem.startswith(f"{tmp_path / 'grid.toml'}: ")
+
+
+def test_errors_in_arguments_do_not_name_the_file_of_the_grid(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
+    with pytest.raises(UserError, match=r"^tasks = \['rte', 'rte'\] is not valid"):
+        load_grid(str(tmp_path / "grid.toml"), {"tasks": ["rte", "rte"]}, {})
 
 
 @pytest.mark.parametrize(
@@ -764,8 +805,8 @@ def test_a_given_teacher_replaces_the_one_that_a_grid_refines(
     assert all(str(tiny_teacher) in command for command in commands)
     other = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "cola")
     assert other.code == 2 and "has no head for the task 'cola'" in other.err
-    row = mtkd(*words, "--teacher", tiny_teacher, "--tasks", "rte", "--reference", "teacher")
-    assert row.code == 2 and "unknown row named as the reference: 'teacher'" in row.err
+    reference = ("--tasks", "rte", "--reference", "teacher")
+    assert mtkd(*words, "--teacher", tiny_teacher, *reference).out == planned.out
     assert "[refine] is skipped" not in mtkd(*words, "--tasks", "rte").err
 
 
@@ -1074,6 +1115,9 @@ def test_incompatible_cells_are_errors(change: str, message: str, tmp_path: Path
         load_grid(str(tmp_path / "grid.toml"), {}, {})
     with pytest.raises(UserError, match=r"unknown row named as the reference: 'y'"):
         load_grid("mlkd-table-8", {"reference": "y"}, {})
+    with pytest.raises(UserError, match=r"(?s)'teacher'.*hint: pass `teacher`, which gets a row"):
+        load_grid("mlkd-table-8", {"reference": "teacher"}, {})
+    load_grid("mlkd-table-8", {"reference": "teacher"}, {}, has_teacher=True)
     with pytest.raises(UserError, match=r"\[refine\] sets train.seed"):
         load_grid("mlkd-table-8", {"refine": {"set": {"train": {"seed": 3}}}}, {})
 
