@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def build(
         )
         manifest, files = remote_paths(out="out")(repair_store)(out, processes)
         if PartialState().is_main_process:
-            say(f"rebuilt {counted(len(files), 'damaged shard')} of {len(manifest.shards)}")
+            say(_rebuilt(files, {shard.file for shard in manifest.shards}))
             show({"repaired": files}, json_file, lambda: echo("\n".join(files) or "nothing to repair"))
         return
 
@@ -262,6 +263,20 @@ def _summary(manifest: Any) -> dict[str, Any]:
         "command": manifest.command,
         "version": manifest.version,
     }
+
+
+def _rebuilt(files: Sequence[str], shards: Collection[str]) -> str:
+    """How many shards and other files a repair has rebuilt, such as "rebuilt 1 shard and 2 other files".
+
+    Args:
+        shards: all shards of the store.
+    """
+    n_shards = sum(file in shards for file in files)
+    n_others = len(files) - n_shards
+    parts = [counted(n_shards, "damaged shard") + f" of {len(shards):,}"] if n_shards or not files else []
+    if n_others:
+        parts.append(counted(n_others, "other damaged file" if n_shards else "damaged file"))
+    return f"rebuilt {' and '.join(parts)}"
 
 
 def _draw(manifest: Any) -> None:

@@ -15,7 +15,7 @@ from mtkd.knowledge_store.row_index import ROWS
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
 from mtkd.output_files.sharded_output import DIGEST
-from tasks.common.digests import DIGESTS, damaged_files
+from tasks.common.digests import DIGESTS, damage_of, damaged_files
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
@@ -169,11 +169,17 @@ def read_store_manifest(directory: Path) -> StoreManifest:
     return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)
 
 
+def is_store(directory: Path) -> bool:
+    """Whether a directory holds a finished store, whose manifest may be damaged."""
+    return manifest_kind(directory / MANIFEST) == "knowledge store"
+
+
 def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
     """Read all files of a store and return the damaged ones: file -> what is wrong with it."""
     states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
     for part in ("rows", "teacher"):
-        states |= {f"{part}/{file}": "is missing or damaged" for file in damaged_files(directory / part)}
+        damaged = damaged_files(directory / part)
+        states |= {f"{part}/{file}": damage_of(directory / part / file) for file in damaged}
     return {file: state for file, state in states.items() if state}
 
 
