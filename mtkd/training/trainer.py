@@ -171,6 +171,9 @@ class Trainer(TrainingLoop[StepBatches]):
         ]
         return StepPlan(step_batches.task.name, micro_batches, self._logged_terms(num_items))
 
+    def is_added(self, term: str) -> bool:
+        return not type(self.train_module.objective.terms[term]).__module__.startswith("mtkd.")
+
     def _logged_terms(self, num_items: list[int]) -> list[str | None]:
         """The names of the loss terms; None for those that this step does not compute.
 
