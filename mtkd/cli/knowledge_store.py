@@ -27,6 +27,7 @@ from mtkd.cli.options import (
 from mtkd.cli.unused_options import refuse_other_options
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError, counted, warn_caller
+from tasks.common.plain_text import duration_text, size_text
 
 # The parameters that apply to --repair.
 _REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")
@@ -109,7 +110,7 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         _say_chosen(prepared)
         echo(
             f"{counted(planned.rows, 'row')}, {planned.tokens:,} tokens; "
-            f"teacher about {_duration(planned.seconds)}"
+            f"teacher about {duration_text(planned.seconds)}"
         )
         if planned.ahsk:
             ahsk, full = planned.ahsk
@@ -226,23 +227,6 @@ def _parse_size(text: str) -> int:
             f"--budget {text!r} is not a size", expected="a number with K, M, G or T, such as 2GB or 500M"
         )
     return int(value)
-
-
-def size_text(count: int) -> str:
-    """A number of bytes as text, such as "1.5 GB"."""
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _duration(seconds: float) -> str:
-    """A number of seconds as text, such as "12 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _say_chosen(prepared: Any) -> None:

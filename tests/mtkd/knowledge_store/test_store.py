@@ -236,7 +236,9 @@ def test_dtypes_have_the_expected_precision(
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
 def test_the_predicted_size_matches_the_written_size(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
     asked = request(tiny_teacher, limit=None, dtype=dtype)
-    predicted = plan_store(asked, tmp_path).prepared.bytes
+    plan = plan_store(asked, tmp_path)
+    predicted = plan.bytes
+    assert str(plan).startswith("<StorePlan ") and "running the teacher: about" in repr(plan)
     build_store(asked, tmp_path / "store", "test")
     written = sum(
         f.stat().st_size for kind in ("shards", "rows") for f in (tmp_path / "store" / kind).iterdir()
