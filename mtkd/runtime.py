@@ -22,6 +22,7 @@ from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
 from tasks.checks.blank_texts import rows_to_predict
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
+from tasks.common.digests import damage_of
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
@@ -57,7 +58,7 @@ class OnnxModel:
         self.record = read_export(path)
         for file, digest in self.record["files"].items():
             if not (path / file).is_file() or digest_file(path / file) != digest:
-                raise UserError(f"{path / file} is missing or damaged", hint=EXPORT_AGAIN)
+                raise UserError(f"{path / file} {damage_of(path / file)}", hint=EXPORT_AGAIN)
         model = read_model_file(path)
         self.tasks = {task.head: task for task in model.tasks}
         self._scores = model.scores

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import re
 import shlex
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -165,6 +167,34 @@ def test_commands_in_sentences_exist(page: Path) -> None:
                 check_mtkd([word.split("|")[0] for word in words[1:]], whole=False)
         except Exception as error:
             pytest.fail(f"{page.name}: {error!r} in `{code}`")
+
+
+def test_the_student_of_the_python_page_trains_and_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mood = package.Task(name="mood", kind="classify", columns=("text",), labels=("negative", "positive"))
+    words = [(word, int(word == "good")) for word in ("good", "bad")] * 8
+    train, rows = (
+        [{"text": f"a {word} {noun} {n}", "label": label} for n, (word, label) in enumerate(words)]
+        for noun in ("film", "book")
+    )
+    data = {"mood": {"train": train, "validation": rows}}
+    teacher = package.refine(tiny_encoder, data=data, tasks=mood, out="runs/mood", epochs=1)
+    names: dict[str, Any] = {"__name__": "__main__", "mood": mood, "data": data, "teacher": teacher}
+    (text,) = [text for _, text in blocks(ROOT / "docs" / "python.md") if "nn.GRU" in text]
+    exec(compile(text, "python.md", "exec", dont_inherit=True), names)
+    loaded = package.load("runs/mood-gru")
+    assert type(loaded.module.encoder) is names["GRU"]
+    assert loaded.predict("mood", rows) == names["student"].predict("mood", rows)
+    short, with_padding = loaded.encode(["a film"]), loaded.encode(["a film", "a good film that is longer"])
+    assert abs(short[0] - with_padding[0]).max() < 1e-5
+    file = Path("runs/mood-gru/model/model.json")
+    (tmp_path / "runs/mood-gru/model/digests.json").unlink()
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({**saved, "encoder": saved["encoder"] | {"kind": "lstm"}}))
+    with pytest.raises(package.UserError, match=r"(?s)student.kind\) 'lstm'.*import the module that defines"):
+        package.load("runs/mood-gru").encode(["a film"])
 
 
 @pytest.mark.slow(reason="trains a teacher, a student and a control")

@@ -118,7 +118,8 @@ def replace(
         copies: copies per row, or task -> copies; 20 by default.
         tagger: the part-of-speech tagger: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded. With
             "none", any word can replace any other.
-        others: as for `mask`.
+        data, tasks, out, seed, mask_token, workers, engine, address, limit, unlabelled, unlabelled_limit,
+            overwrite, command: see `mask`.
     """
     from augment.replacement import COPIES, Replacement
 

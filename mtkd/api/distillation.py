@@ -92,7 +92,8 @@ def distill(
             `limit` counts the other training rows.
         workers, engine, address: processes that compute the teacher's logits, if these are computed before
             training (`teacher.cache_logits`); see `build_store`. They do not train.
-        others: as for `refine`.
+        settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite,
+            callbacks: see `refine`.
 
     Returns:
         The trained student; `.scores` has its validation scores.

@@ -130,7 +130,8 @@ def build_store(
         address: the address of the Ray cluster; "auto" = the one on this machine; None = start one.
         overwrite: replace another store in `out`.
         command: the command line that the store's manifest records.
-        others: as for `plan_store`.
+        recipe, data, tasks, teacher, corpus, limit, unlabelled, unlabelled_limit, settings, dtype, precision,
+            batch, budget: see `plan_store`.
 
     Raises:
         UserError: see `plan_store`; also if `out` holds another store, or there is too little disk space.

@@ -128,7 +128,8 @@ def finetune(
         model: a run or model directory, or a model.
         task: one task; if the model has no head for it, it gets a new one.
         lr: the only learning rate to try, instead of the recipe's `learning_rates`.
-        others: as for `refine`.
+        data, out, recipe, settings, train, limit, eval_limit, epochs, steps, batch, seed, device, resume,
+            overwrite, callbacks: see `refine`.
 
     Returns:
         The fine-tuned model; `.scores` has its validation scores.

@@ -38,7 +38,8 @@ def prepare(
     Args:
         model: a model or models, whose tasks `tasks` may also name.
         shorthands: see `load_recipe`.
-        others: see `mtkd.refine`.
+        recipe, data, tasks, out, settings, train, limit, eval_limit, device, resume, overwrite, callbacks:
+            see `mtkd.refine`.
     """
     from mtkd.jobs.request import Request
     from mtkd.training.callbacks import require_known_events

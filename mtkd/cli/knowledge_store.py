@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mtkd.cli.options import (
 from mtkd.cli.unused_options import refuse_other_options
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError, counted, warn_caller
+from tasks.common.plain_text import duration_text, size_text
 
 # The parameters that apply to --repair.
 _REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")
@@ -108,7 +110,7 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         _say_chosen(prepared)
         echo(
             f"{counted(planned.rows, 'row')}, {planned.tokens:,} tokens; "
-            f"teacher about {_duration(planned.seconds)}"
+            f"teacher about {duration_text(planned.seconds)}"
         )
         if planned.ahsk:
             ahsk, full = planned.ahsk
@@ -157,7 +159,7 @@ def build(
         )
         manifest, files = remote_paths(out="out")(repair_store)(out, processes)
         if PartialState().is_main_process:
-            say(f"rebuilt {counted(len(files), 'damaged shard')} of {len(manifest.shards)}")
+            say(_rebuilt(files, {shard.file for shard in manifest.shards}))
             show({"repaired": files}, json_file, lambda: echo("\n".join(files) or "nothing to repair"))
         return
 
@@ -232,23 +234,6 @@ def _parse_size(text: str) -> int:
     return int(value)
 
 
-def size_text(count: int) -> str:
-    """A number of bytes as text, such as "1.5 GB"."""
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _duration(seconds: float) -> str:
-    """A number of seconds as text, such as "12 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def _say_chosen(prepared: Any) -> None:
     """Print the settings that were chosen to fit the budget, if there is one."""
     if prepared.chosen:
@@ -267,6 +252,20 @@ def _summary(manifest: Any) -> dict[str, Any]:
         "command": manifest.command,
         "version": manifest.version,
     }
+
+
+def _rebuilt(files: Sequence[str], shards: Collection[str]) -> str:
+    """How many shards and other files a repair has rebuilt, such as "rebuilt 1 shard and 2 other files".
+
+    Args:
+        shards: all shards of the store.
+    """
+    n_shards = sum(file in shards for file in files)
+    n_others = len(files) - n_shards
+    parts = [counted(n_shards, "damaged shard") + f" of {len(shards):,}"] if n_shards or not files else []
+    if n_others:
+        parts.append(counted(n_others, "other damaged file" if n_shards else "damaged file"))
+    return f"rebuilt {' and '.join(parts)}"
 
 
 def _draw(manifest: Any) -> None:

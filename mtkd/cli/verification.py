@@ -32,6 +32,4 @@ def verify(place: Path, json_file: str | None) -> None:
     if result.damaged:
         others = f" and {len(result.damaged) - 1} more" if len(result.damaged) > 1 else ""
         file, state = next(iter(result.damaged.items()))
-        raise UserError(
-            f"{file} {state}{others}", hint="restore it from a copy, or repeat the command that wrote it"
-        )
+        raise UserError(f"{file} {state}{others}", hint=result.hints[file])

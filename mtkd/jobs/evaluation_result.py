@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mtkd.evaluation.class_report import ClassReport
 from mtkd.evaluation.differences import Difference
 from mtkd.evaluation.scoring import TaskScores, averages, by_task
+from tasks.common.plain_text import aligned
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,11 +40,11 @@ class Evaluation(Mapping[str, TaskScores]):
         for name, score in {**self, **task_averages}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
-        table = _aligned(lines)
+        table = aligned(lines)
         for reference, differences in self.differences.items():
             head = ("task", "score", "reference", "difference", "95% interval", "")
             table += ["", f"against {reference}, in points:"]
-            table += _aligned([head, *((name, *value.columns()) for name, value in differences.items())])
+            table += aligned([head, *((name, *value.columns()) for name, value in differences.items())])
         skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
         return "\n".join([*table, *skipped, *self.warnings])
 
@@ -57,14 +58,3 @@ class Evaluation(Mapping[str, TaskScores]):
 
     def __len__(self) -> int:
         return len(self.scores)
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table as text: the first and the last column are aligned left, the others right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            [first.ljust(widths[0]), *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)), last]
-        ).rstrip()
-        for first, *values, last in lines
-    ]

@@ -7,17 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtkd.knowledge_store.store_manifest import MANIFEST
+from mtkd.knowledge_store.store_manifest import MANIFEST, is_store
 from mtkd.model_files import EXPORT
 from mtkd.training.run_record import RUN_FILE, read_run_record
-from tasks.common.digests import DIGESTS, damaged_files
+from tasks.common.digests import DIGESTS, damage_of, damaged_files
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.common.records import check_record, has_check, read_record
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
 
-_DAMAGED = "is missing or damaged"
 _MALFORMED = "is not a list of digests as mtkd writes it, so the files that it lists could not be checked"
 # Records that hold a digest of themselves, but not of other files.
 _SELF_DIGESTED = (RUN_FILE, "result.json", "compare.json", "questions.json", "pipeline.json")
@@ -30,10 +29,12 @@ class Verified:
     Attributes:
         files: how many files were compared.
         damaged: path -> what is wrong with the file.
+        hints: path -> how to restore this damaged file.
     """
 
     files: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
@@ -60,7 +61,9 @@ def verify(place: Path) -> Verified:
             for file, problem in _problems(record).items():
                 result.files += 1
                 if problem:
-                    result.damaged[str(record.parent / file)] = problem
+                    path = record.parent / file
+                    result.damaged[str(path)] = problem
+                    result.hints[str(path)] = _hint(path, place)
             advance()
     if not result.files:
         raise UserError(
@@ -85,17 +88,32 @@ def _problems(record: Path) -> Mapping[str, str | None]:
             damaged = set(damaged_files(directory))
             if DIGESTS in damaged:
                 return {DIGESTS: _MALFORMED}
-            return {file: _DAMAGED if file in damaged else None for file in content["files"]}
+            return {
+                file: damage_of(directory / file) if file in damaged else None for file in content["files"]
+            }
         if record.name == MANIFEST:
             shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]
             return {shard.file: shard.damage(directory, digest=True) for shard in shards}
         digests: dict[str, str] = content["files"]
         return {
-            file: None if _is_intact(directory / file, digest) else _DAMAGED
+            file: None if _is_intact(directory / file, digest) else damage_of(directory / file)
             for file, digest in digests.items()
         }
     except (UserError, TypeError, KeyError, AttributeError):
-        return {record.name: _DAMAGED}
+        return {record.name: damage_of(record)}
+
+
+def _hint(file: Path, place: Path) -> str:
+    """How to restore a damaged file below the directory `place`: repair its store, if it is part of one."""
+    again = "restore it from a copy, or repeat the command that wrote it"
+    for directory in file.parents:
+        if is_store(directory):
+            if file == directory / MANIFEST:
+                return "restore it from a copy, or build the store again with `overwrite=True`"
+            return f"`mtkd.repair_store({str(directory)!r})` rebuilds the damaged files; or {again}"
+        if directory == place:
+            break
+    return again
 
 
 def _is_intact(file: Path, digest: str) -> bool:

@@ -15,8 +15,9 @@ from mtkd.knowledge_store.row_index import ROWS
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
 from mtkd.output_files.sharded_output import DIGEST
-from tasks.common.digests import DIGESTS, damaged_files
-from tasks.common.errors import UserError, unknown
+from tasks.common.digests import DIGESTS, damage_of, damaged_files
+from tasks.common.errors import UserError, counted, unknown
+from tasks.common.plain_text import size_text
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
 from tasks.data.corpus_reader import manifest_kind
@@ -60,7 +61,7 @@ class StoreTeacher(Record):
     precision: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StoreManifest(Record):
     """The manifest of a store.
 
@@ -69,8 +70,12 @@ class StoreManifest(Record):
             bi-encoder reads side by side were ranked together.
         version, command: the mtkd version and the command line that built the store.
         options: the options of that command, which are used again for repairs.
+        teacher: the teacher that the store was built with.
+        contents: the outputs that are kept of each row.
         corpus: key of the augmented corpus whose copies are included, or None.
         key: digest of everything that affects the content of the shards.
+        tasks: the entries of the tasks.
+        shards: the entries of the shards, with their files, rows and digests.
     """
 
     format: Count
@@ -99,6 +104,19 @@ class StoreManifest(Record):
     def shards_of(self, task: str) -> list[ShardEntry]:
         """The shards of a task, in order."""
         return [shard for shard in self.shards if shard.task == task]
+
+    def __str__(self) -> str:
+        tasks = ", ".join(f"{task.name} ({counted(task.rows, 'row')})" for task in self.tasks)
+        shards = counted(len(self.shards), "shard")
+        return "\n".join(
+            [
+                f"<StoreManifest {tasks}; {shards}, {size_text(self.bytes)}",
+                *(f"  {line}" for line in self.contents.describe()),
+                f"  teacher {self.teacher.name}, run in {self.teacher.precision}>",
+            ]
+        )
+
+    __repr__ = __str__
 
     @property
     def bytes(self) -> int:
@@ -169,11 +187,17 @@ def read_store_manifest(directory: Path) -> StoreManifest:
     return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)
 
 
+def is_store(directory: Path) -> bool:
+    """Whether a directory holds a finished store, whose manifest may be damaged."""
+    return manifest_kind(directory / MANIFEST) == "knowledge store"
+
+
 def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
     """Read all files of a store and return the damaged ones: file -> what is wrong with it."""
     states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
     for part in ("rows", "teacher"):
-        states |= {f"{part}/{file}": "is missing or damaged" for file in damaged_files(directory / part)}
+        damaged = damaged_files(directory / part)
+        states |= {f"{part}/{file}": damage_of(directory / part / file) for file in damaged}
     return {file: state for file, state in states.items() if state}
 
 

@@ -14,24 +14,35 @@ NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "minilmv2", "
 _MINILMV2_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
 
 
-def named_map_pairs(name: str, student: int, teacher: int) -> LayerPairs:
+def named_map_pairs(name: str, student_layers: int, teacher_layers: int) -> LayerPairs:
     """Build a named layer map: for each student layer n = 1 .. N, a teacher layer from 1 .. M.
 
     `uniform`: n M / N, rounded half up (TinyBERT, MLKD-BERT). `top:L`: n L / N, rounded half up (with L below
     M, the last teacher layers are unused). `skip`: n floor(M / N) (BERT-PKD). `last`: M - N + n. `first`: n.
+
+    Args:
+        name: the name of the map.
+        student_layers, teacher_layers: the numbers of layers N and M.
 
     Raises:
         UserError: there is no map of that name, or the teacher has too few layers for it.
     """
     kind, _, top = name.partition(":")
     if kind in ("uniform", "top"):
-        highest = int(top) if kind == "top" else teacher
-        _require(1 <= highest <= teacher, name, student, teacher)
-        return [(n, max(1, math.floor(n * highest / student + 0.5))) for n in range(1, student + 1)]
-    _require(kind in ("skip", "last", "first") and student <= teacher, name, student, teacher)
-    stride = teacher // student if kind == "skip" else 1
-    offset = teacher - student if kind == "last" else 0
-    return [(n, n * stride + offset) for n in range(1, student + 1)]
+        highest = int(top) if kind == "top" else teacher_layers
+        _require(1 <= highest <= teacher_layers, name, student_layers, teacher_layers)
+        return [
+            (n, max(1, math.floor(n * highest / student_layers + 0.5))) for n in range(1, student_layers + 1)
+        ]
+    _require(
+        kind in ("skip", "last", "first") and student_layers <= teacher_layers,
+        name,
+        student_layers,
+        teacher_layers,
+    )
+    stride = teacher_layers // student_layers if kind == "skip" else 1
+    offset = teacher_layers - student_layers if kind == "last" else 0
+    return [(n, n * stride + offset) for n in range(1, student_layers + 1)]
 
 
 def layer_pairs(spec: str | LayerPairs, student: EncoderSpec, teacher: EncoderSpec) -> LayerPairs:
@@ -65,9 +76,10 @@ def layer_pairs(spec: str | LayerPairs, student: EncoderSpec, teacher: EncoderSp
     return named_map_pairs(spec, student.layers, teacher.layers)
 
 
-def _require(fits: bool, name: str, student: int, teacher: int) -> None:
+def _require(fits: bool, name: str, student_layers: int, teacher_layers: int) -> None:
     if not fits:
         raise UserError(
-            f"the layer map {name!r} does not fit {student} student layers and {teacher} teacher layers",
-            expected=f"{', '.join(NAMES)} with L up to {teacher}, or pairs such as [[1, 3], [2, 6]]",
+            f"the layer map {name!r} does not fit {student_layers} student layers and {teacher_layers} "
+            "teacher layers",
+            expected=f"{', '.join(NAMES)} with L up to {teacher_layers}, or pairs such as [[1, 3], [2, 6]]",
         )

@@ -86,13 +86,17 @@ class Projections(nn.Module):
 
     Args:
         kind: `shared` = one map for all pairs, `per-layer` = one map for each student layer, or `none`.
+        pairs: the (student layer, teacher layer) pairs that are compared.
+        student_width, teacher_width: the widths d_S and d_T of the vectors.
     """
 
-    def __init__(self, kind: str, pairs: LayerPairs, student: int, teacher: int):
+    def __init__(self, kind: str, pairs: LayerPairs, student_width: int, teacher_width: int):
         super().__init__()
         self._kind = kind
         names = {"shared": {"all"}, "per-layer": {str(layer) for layer, _ in pairs}, "none": set()}[kind]
-        self.maps = nn.ModuleDict({n: nn.Linear(student, teacher, bias=False) for n in sorted(names)})
+        self.maps = nn.ModuleDict(
+            {name: nn.Linear(student_width, teacher_width, bias=False) for name in sorted(names)}
+        )
 
     def forward(self, values: Tensor, layer: int) -> Tensor:
         """Project the vectors (..., d_S) of a student layer to (..., d_T)."""

@@ -18,7 +18,9 @@ from tasks.tokens.batching import Batch
 
 @full_precision
 def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
-    """MSE(z_T, z_S), averaged over rows and outputs; `squared_distance` sums over the outputs instead.
+    """MSE(z_T, z_S), averaged over rows and outputs: Eq. 6 of MKD (Liu et al. 2020) divided by C.
+
+    `squared_distance` is Eq. 6 itself, the sum over the outputs.
 
     Args:
         z_s, z_t: (B, C) logits, or (B, 2, L) of starts and ends; no gradient flows to the teacher's.

@@ -45,8 +45,9 @@ class Position(Record):
         seconds: training time so far.
         batch_source: the last `mtkd.training.batches.DrawnRows.cursor`.
         epoch_losses: for each task, the losses of the steps of this epoch.
-        logged: size of log.jsonl in bytes; `unlogged`: the values since its last record (`MetricLog`).
+        logged: size of log.jsonl in bytes.
         log_digest: the digest of log.jsonl at that size.
+        unlogged: the values since the last record of log.jsonl (`MetricLog`).
     """
 
     step: Count = 0

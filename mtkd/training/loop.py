@@ -84,7 +84,7 @@ class TrainingLoop(ABC, Generic[StepData]):
     """
 
     # Completes the hint "start over with ..." of the error for a loss that is not finite.
-    divergence_hint = "a lower learning rate (`train.lr=...` or learning_rates=[...]) or more warm-up"
+    divergence_hint = "a lower learning rate (`lr=...`) or a longer warm-up (`train.warmup=...`)"
 
     def __init__(
         self,
@@ -278,7 +278,11 @@ class TrainingLoop(ABC, Generic[StepData]):
         self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
     def _check_finite(self, value: float, step: int, terms: Sequence[str] = ()) -> None:
-        """Raise UserError if a value of a step is not finite; `terms`: the loss terms that are not."""
+        """Raise UserError if a value of a step is not finite.
+
+        Args:
+            terms: the names of the loss terms that are not finite.
+        """
         if math.isfinite(value):
             return
         subject = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
@@ -286,10 +290,20 @@ class TrainingLoop(ABC, Generic[StepData]):
         checkpoint_note = (
             f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
         )
+        hint = f"start over (`overwrite=True`) with {self.divergence_hint}"
+        if added := [name for name in terms if self.is_added(name)]:
+            check = (
+                f"check the formula of {', '.join(map(repr, added))} for divisions by 0, log(0) and sqrt(0)"
+            )
+            # Before the first step, the weights are not the cause.
+            hint = f"{check}, then start over (`overwrite=True`)" if step == 1 else f"{check}; or {hint}"
         raise UserError(
-            f"{subject} not finite at step {step} (task {self.state.task!r}); {checkpoint_note}",
-            hint=f"start over (`overwrite=True`) with {self.divergence_hint}",
+            f"{subject} not finite at step {step} (task {self.state.task!r}); {checkpoint_note}", hint=hint
         )
+
+    def is_added(self, term: str) -> bool:
+        """Whether a loss term is not one of mtkd's own."""
+        return False
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, and raise Interrupted if a signal was received."""

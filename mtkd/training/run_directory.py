@@ -36,7 +36,9 @@ command_line: ContextVar[str | None] = ContextVar(
     "command_line", default=None
 )  # set if a command starts the run
 _SHOWN = 6  # differing settings named in an error
-_LONGEST = 100  # characters for each
+_LONGEST = 80  # characters of two values that are shown; of others, only the key is named
+_DIGEST_TEXT = re.compile(r"'(?:[0-9a-f]{16}|[0-9a-f]{32,})'")
+_OF_RECIPE = {"losses": "those of the recipe", "student": "that of the recipe"}  # if none were passed
 _PACKAGES = (
     "torch",
     "transformers",
@@ -146,7 +148,7 @@ class RunDirectory:
         before = existing_identity(self.path, RUN_KIND)
         if other := _other_run(before, self.identity):
             return other
-        differences = [_shortened(text) for text in _differences(before, self.identity)]
+        differences = _differences(before, self.identity)
         and_more = f" and {len(differences) - _SHOWN} more settings" if len(differences) > _SHOWN else ""
         return f"it differs in {', '.join(differences[:_SHOWN])}{and_more}"
 
@@ -246,14 +248,31 @@ def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     return None if old_name == new_name else f"a run of the recipe {old_name!r}, not of {new_name!r}"
 
 
-def _shortened(text: str) -> str:
-    """A text of at most 100 characters, truncated if it is longer."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 13]} ... {text[-8:]}"
-
-
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """The dotted keys whose values differ."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [f"{prefix.rstrip('.')} ({old!r}, now {new!r})"]
-    keys = sorted(old.keys() | new.keys())
-    return [text for key in keys for text in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+    """The dotted keys whose values differ, with the values if these are short and readable."""
+    key = prefix.rstrip(".")
+    if old == new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict) and not (key == "losses" and old.keys() != new.keys()):
+        keys = sorted(old.keys() | new.keys())
+        if key.partition(".")[0] in _OF_RECIPE and old.get("class") != new.get("class"):
+            keys = ["class"]  # different classes have other code and attributes, too
+        return [
+            text for name in keys for text in _differences(old.get(name), new.get(name), f"{prefix}{name}.")
+        ]
+    if key in _OF_RECIPE:
+        return [f"{key} ({_passed(key, old)}, now {_passed(key, new)})"]
+    values = f"{old!r}, now {new!r}"
+    is_short = len(values) <= _LONGEST and not _DIGEST_TEXT.search(values)
+    return [f"{key} ({values})" if is_short else key]
+
+
+def _passed(key: str, value: Any) -> str:
+    """The losses or the student of a run, in words.
+
+    Args:
+        value: what the run records of the objects that were passed; None if there were none.
+    """
+    if not isinstance(value, dict):
+        return _OF_RECIPE[key]
+    return str(value.get("class")) if key == "student" else " and ".join(value) or "none"

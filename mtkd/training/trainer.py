@@ -32,7 +32,7 @@ from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import from_main_process, sum_over_processes, uses_fsdp
 from mtkd.training.train_step import TrainStep
-from tasks.common.digests import quick_digest
+from tasks.common.digests import damage_of, quick_digest
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path
 from tasks.task import Task
@@ -107,7 +107,7 @@ class Trainer(TrainingLoop[StepBatches]):
         best = self._best_file
         if not (best.is_file() and quick_digest(best) == self.position.best_digest):
             raise UserError(
-                f"{best}, the weights of the best epoch, is missing or damaged",
+                f"the file with the weights of the best epoch, {best}, {damage_of(best)}",
                 hint="start over (`overwrite=True`)",
             )
 
@@ -170,6 +170,9 @@ class Trainer(TrainingLoop[StepBatches]):
             for part in zip(step_batches.batches, step_batches.weights, step_batches.batch_items, strict=True)
         ]
         return StepPlan(step_batches.task.name, micro_batches, self._logged_terms(num_items))
+
+    def is_added(self, term: str) -> bool:
+        return not type(self.train_module.objective.terms[term]).__module__.startswith("mtkd.")
 
     def _logged_terms(self, num_items: list[int]) -> list[str | None]:
         """The names of the loss terms; None for those that this step does not compute.

@@ -63,7 +63,12 @@ def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:
         UserError: a file is missing or has changed, or the digests cannot be read.
     """
     if damaged := _changed_files(directory, _recorded(directory), names):
-        raise UserError(f"{directory / damaged[0]} is missing or damaged", hint=_HINT)
+        raise UserError(f"{directory / damaged[0]} {damage_of(directory / damaged[0])}", hint=_HINT)
+
+
+def damage_of(file: Path) -> str:
+    """What is wrong with a file that does not have its recorded digest, to follow its name in a message."""
+    return "is damaged: it has changed since it was written" if file.is_file() else "is missing"
 
 
 def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequence[str]:

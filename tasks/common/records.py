@@ -82,7 +82,7 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
                 expected=f"formats up to {newest}",
                 hint="upgrade mtkd, or make it again with this version",
             )
-    return _checked(_without_check(raw, path), kind, str(path), hint)
+    return _checked(_without_check(raw, path, hint), kind, str(path), hint)
 
 
 def write_record(path: Path, values: Mapping[str, Any]) -> None:
@@ -109,8 +109,15 @@ def _timeless(value: Any) -> Any:
     return [_timeless(part) for part in value] if isinstance(value, list) else value
 
 
-def _without_check(raw: bytes, path: Path) -> bytes:
-    """A JSON file without the digest of its values, if it has one; raises UserError if they have changed."""
+def _without_check(raw: bytes, path: Path, hint: str | None) -> bytes:
+    """A JSON file without the digest of its values, if it has one.
+
+    Args:
+        hint: how to write the file again.
+
+    Raises:
+        UserError: the values have changed since they were written.
+    """
     if f'"{CHECK}"'.encode() not in raw:
         return raw
     try:
@@ -121,9 +128,10 @@ def _without_check(raw: bytes, path: Path) -> bytes:
     if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
         return raw  # a key of the same name in somebody else's file
     if recorded not in (short_digest(values), short_digest(_timeless(values))):
+        restore = f"restore it from a copy, or {hint}" if hint else "restore it from a copy"
         raise UserError(
             f"{path} has changed since it was written",
-            hint=f"restore it from a copy; if you changed it on purpose, remove the key {CHECK!r} from it",
+            hint=f"{restore}; if you changed it on purpose, remove the key {CHECK!r} from it",
         )
     return json.dumps(values).encode()
 

@@ -217,7 +217,12 @@ class TaskType(ABC):
         return None
 
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
-        """The threshold with the best score on labelled rows, as plain JSON; None if the type has none."""
+        """The threshold with the best score on labelled rows, as plain JSON; None if the type has none.
+
+        Args:
+            logits: (n, C).
+            labels: (n,) or (n, K) float64, NaN = unlabelled.
+        """
         return None
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
@@ -225,6 +230,9 @@ class TaskType(ABC):
 
         Args:
             labels: (n,) or (n, K) float64, without NaN.
+
+        Returns:
+            Predictions for one row: each is a number, or a (K,) array if a row has K labels.
         """
         return []
 

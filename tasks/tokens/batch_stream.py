@@ -15,7 +15,21 @@ PASS, CUT, ORDER, BLOCKS, OTHERS, POOLS = range(6)  # purposes of the random num
 
 
 class BatchStream:
-    """The endless stream of batches of one task. A unit is a row, or a group of rows that stay together."""
+    """The endless stream of batches of one task. A unit is a row, or a group of rows that stay together.
+
+    Args:
+        task: the name of the task, for the random numbers and for errors.
+        lengths: (n,) int, the number of tokens of each row; or (n, k), of each of its k sequences.
+        batch_size: the number of rows per batch (with groups, the average number).
+        batch_tokens: the maximum number of tokens per batch with padding, instead of `batch_size`; or None.
+        seed: the seed of the order.
+        group_by_length: sort the rows of `POOL` batches by length, so that they need less padding.
+        groups: (n,) int group ids, or None if each row is a unit.
+        blocks: shuffle the blocks of `blocks_of`, and the rows inside each block, instead of all rows.
+
+    Raises:
+        UserError: the task has no rows.
+    """
 
     def __init__(
         self,

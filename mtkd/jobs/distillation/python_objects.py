@@ -18,10 +18,12 @@ from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.digest import digest_weights, tensor_bytes
+from mtkd.models.encoders.encoder import Encoder
+from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, a_type
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -125,6 +127,28 @@ def require_trainable(student: nn.Module) -> None:
             "no weight of `student` can be trained: requires_grad is False for all of them",
             hint="call student.requires_grad_(True), or pass its encoder alone to train new heads",
         )
+
+
+def require_loadable(encoder: nn.Module) -> None:
+    """Raise UserError if `student` is not an encoder of mtkd, or if its saved weights could not be loaded."""
+    if not isinstance(encoder, Encoder):
+        is_transformers = type(encoder).__module__.startswith("transformers.")
+        raise UserError(
+            f"`student` cannot be {a_type(encoder)}",
+            expected="an mtkd model, or an object whose class extends mtkd.Encoder",
+            hint="to start from a transformers checkpoint: `init='NAME'` with a recipe for Transformers"
+            if is_transformers
+            else "docs/add-a-student.md shows how to write such a class around a module",
+        )
+    kind, name, config = encoder.config.kind, type(encoder).__name__, type(encoder.config).__name__
+    try:
+        encoder_class(kind)
+    except UserError as error:
+        raise UserError(
+            f"the trained student could not be loaded: no encoder has the kind {kind!r} of this {name}",
+            expected=f"a class {name} whose attribute `Config` is the class of its configuration",
+            hint=f"write `Config = {config}` in {name}, and `kind: Literal[{kind!r}] = {kind!r}` in {config}",
+        ) from error
 
 
 def require_initialised(losses: Iterable[LossTerm]) -> None:

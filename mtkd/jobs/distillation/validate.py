@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mtkd.jobs.distillation.find_teachers import find_teachers
+from mtkd.jobs.distillation.python_objects import require_loadable
 from mtkd.jobs.distillation.teacher_names import LabelsSpec, TeacherSpec
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.knowledge_store.store_checks import (
@@ -23,7 +24,6 @@ from mtkd.losses.compatibility import unread_cls
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair
 from mtkd.losses.objective import Objective, build_objective
-from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitSpec
@@ -32,7 +32,7 @@ from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.group import TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.common.errors import UserError, a_type
+from tasks.common.errors import UserError
 from tasks.model_tasks import require_heads
 from tasks.task import Task
 
@@ -212,12 +212,7 @@ def _student_spec(
     """The sizes of the student, and the outputs that it offers for the tasks."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
-        if not isinstance(encoder, Encoder):
-            raise UserError(
-                f"`student` cannot be {a_type(student)}",
-                expected="an mtkd model, or an object whose class extends mtkd.Encoder",
-                hint="to start from a transformers checkpoint: `init='NAME'` with a recipe for Transformers",
-            )
+        require_loadable(encoder)
         spec: EncoderSpec = encoder.config.spec_for(tasks)
         return spec
     return student_config(settings.student, _init_spec(teacher_ref)).spec_for(tasks)

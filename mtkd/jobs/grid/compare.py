@@ -113,6 +113,7 @@ def _run_and_collect(
     notes += weak_row_warnings(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
+    notes += table.gain_notes()
     _write(table, inputs.out)
     if grid.bench.batches and results.models:
         say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")

@@ -7,13 +7,17 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
 from tasks.common.markdown import markdown_cell
+from tasks.common.plain_text import aligned
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _SeedValues = Mapping[str, list[float]]  # task or heading -> value of each seed
 METRICS_TITLE = "Every metric of every validation split"
@@ -85,11 +89,12 @@ class Row:
         return {**vars(self), **plain}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
-    """A grid's results.
+    """A grid's results. Printing it shows the tables as text; `to_frame` converts them to a DataFrame.
 
     Attributes:
+        grid: the grid.
         tasks: the scored tasks; tasks that were trained together are listed separately.
         rows: the teacher if the grid refines it or is given one, the cells in the order of the grid, and the
             baselines.
@@ -102,6 +107,55 @@ class Table:
     rows: list[Row]
     commands: dict[str, list[str]]
     notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """The scores and costs, the differences from the reference, the notes, and the failed runs."""
+        parts = [self.grid.title, *aligned([self.columns(), *self.lines()])]
+        if lines := self.difference_lines():
+            parts += ["", self.difference_title, *aligned([self.difference_columns(), *lines])]
+        failed = [
+            f"failed: {row.name}, {run}: {reason}" for row in self.rows for run, reason in row.failed.items()
+        ]
+        return "\n".join([*parts, "", *self.notes, *failed]).rstrip()
+
+    __repr__ = __str__
+
+    def to_frame(self) -> DataFrame:
+        """The scores and costs as a pandas DataFrame, one row per row of the table, indexed by its name.
+
+        Scores and standard deviations over seeds ("rte std") are fractions, not percent. "seconds" and
+        "steps" are means over the runs. "ms at 64" is the inference time on the CPU at this batch size.
+        """
+        from pandas import DataFrame, Index
+
+        records = []
+        for row in self.rows:
+            record: dict[str, Any] = {}
+            for task in self.tasks:
+                std = row.std(task)
+                record |= {task: row.mean(task), f"{task} std": math.nan if std is None else std}
+            record["average"] = row.average(self.tasks)
+            record["share of teacher's gain"] = self.share_of_teacher_gain(row)
+            record["parameters"] = math.nan if row.parameters is None else row.parameters
+            record["steps"] = statistics.fmean(row.steps) if row.steps else math.nan
+            record["seconds"] = statistics.fmean(row.seconds) if row.seconds else math.nan
+            record |= {f"ms at {batch}": row.ms.get(batch, math.nan) for batch in self.grid.bench.batches}
+            records.append(record)
+        return DataFrame(records, index=Index([row.name for row in self.rows], name="model"))
+
+    def gain_notes(self) -> list[str]:
+        """A note on the tasks on which the teacher gains nothing, if the table has shares of its gain."""
+        rows = {row.name: row for row in self.rows}
+        if not self._has_gain_shares:
+            return []
+        teacher, constant = rows[TEACHER], rows[CONSTANT]
+        names = [task for task in self.tasks if not teacher.mean(task) > constant.mean(task)]
+        if not names:
+            return []
+        return [
+            f"The teacher is no better than the best constant prediction on {', '.join(names)}. The share of "
+            "its gain is computed from averages over all tasks, so it does not show this."
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON values; missing values are null."""
@@ -142,8 +196,9 @@ class Table:
         return ["", *self.tasks, "average", *shares, "parameters", "steps", "training", *speeds]
 
     def share_of_teacher_gain(self, row: Row) -> float:
-        """A row's gain over the best constant prediction as a fraction of the teacher's, averaged over tasks.
+        """A row's gain over the best constant prediction as a fraction of the teacher's.
 
+        This is a ratio of averages over tasks: (row - constant) / (teacher - constant).
         NaN if the table has no teacher or no such baseline, or if the teacher gains nothing.
         """
         averages = {other.name: other.average(self.tasks) for other in self.rows}

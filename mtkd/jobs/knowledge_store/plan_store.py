@@ -18,17 +18,21 @@ from mtkd.knowledge_store.shard_writer import StoreJob, length_sorted_batches
 from mtkd.knowledge_store.sizing import amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
+from tasks.common.errors import counted
+from tasks.common.plain_text import duration_text, size_text
 from tasks.common.reading import real_path
 from tasks.tokens.batching import Collator
 
 _TIMED_BATCHES = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StorePlan:
     """The predicted content and cost of a store.
 
     Attributes:
+        prepared: the store that would be built: `prepared.sizes` has the bytes of each kind of output, and
+            `prepared.chosen` the settings that were chosen to fit the budget.
         rows: the number of rows of all tasks.
         tokens: the number of their tokens, without padding.
         free: free bytes on the disk.
@@ -43,6 +47,30 @@ class StorePlan:
     free: int
     seconds: float
     ahsk: tuple[float, int] | None
+
+    @property
+    def bytes(self) -> int:
+        """The predicted size of the store."""
+        return self.prepared.bytes
+
+    def __str__(self) -> str:
+        sizes = [f"{kind} {size_text(count)}" for kind, count in self.prepared.sizes.items()]
+        return (
+            "\n".join(
+                [
+                    f"<StorePlan {counted(self.rows, 'row')}, {self.tokens:,} tokens",
+                    f"  size: {size_text(self.bytes)} ({', '.join(sizes)}); {size_text(self.free)} free",
+                    f"  running the teacher: about {duration_text(self.seconds)}",
+                    *(
+                        f"  chosen for the budget: {key} = {value}"
+                        for key, value in self.prepared.chosen.items()
+                    ),
+                ]
+            )
+            + ">"
+        )
+
+    __repr__ = __str__
 
 
 def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) -> StorePlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -91,14 +91,10 @@ class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
         dropout: the dropout probability after the feed-forward layer and before the fully connected one.
     """
 
+    input_format: ClassVar[InputFormat] = "separate"
     kind: Kind = "bilstm-biattention"
     vocab_size: Vocabulary
     dropout: float = Field(default=0.1, ge=0, lt=1)
-
-    @property
-    def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
-        return "separate"
 
     @property
     def spec(self) -> EncoderSpec:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.tokens.batching import ModelInputs
 from tasks.tokens.reader import InputFormat, Reader
@@ -107,15 +108,12 @@ class EncoderConfig(StrictSettings):
     Attributes:
         kind: the name of the encoder in `mtkd.models.encoders.encoder_registry`.
         gives_sequence: True if the encoder returns a vector per token, which span tasks need.
+        input_format: how the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`.
     """
 
     gives_sequence: ClassVar[bool] = False
+    input_format: ClassVar[InputFormat] = "joined"
     kind: str
-
-    @property
-    def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
-        return "joined"
 
     def compares_texts(self, task: Task) -> bool:
         """True if a task's two texts are read side by side, for a head that compares their vectors."""
@@ -146,7 +144,8 @@ ConfigT = TypeVar("ConfigT", bound=EncoderConfig)
 class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     """Base class of encoders, which turn a batch of token ids into vectors.
 
-    The outputs must not depend on the amount of padding.
+    The outputs must not depend on the amount of padding. Recipes use `Settings`, `config_from_settings` and
+    `build` to build a student of this class. A student that is passed as an object can do without them.
 
     Attributes:
         Settings: the settings that a recipe can change.
@@ -168,7 +167,6 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
         self.config, self.spec = config, config.spec
 
     @classmethod
-    @abstractmethod
     def config_from_settings(cls, settings: SettingsT, init_spec: InitSpec, vocab_size: int) -> ConfigT:
         """Derive the student's configuration, without loading any weights.
 
@@ -178,15 +176,24 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
         Raises:
             UserError: the sizes do not fit together, or do not fit the encoder that the student starts from.
         """
+        raise cls._cannot_be_built("config_from_settings")
 
     @classmethod
-    @abstractmethod
     def build(cls, settings: SettingsT, context: InitContext) -> Encoder[SettingsT, ConfigT]:
         """Build the student with its initial weights; the caller seeds torch.
 
         Raises:
             UserError: the settings require something that the teacher cannot provide.
         """
+        raise cls._cannot_be_built("build")
+
+    @classmethod
+    def _cannot_be_built(cls, method: str) -> UserError:
+        return UserError(
+            f"a recipe cannot build a student of the class {cls.__name__}: it has no method `{method}`",
+            hint="write the method (docs/add-a-student.md), or pass an object of the class as the argument "
+            "`student` of `mtkd.distill`",
+        )
 
     @abstractmethod
     def forward(self, inputs: ModelInputs, need: OutputSpec = ...) -> EncoderOutput:

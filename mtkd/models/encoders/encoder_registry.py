@@ -1,4 +1,4 @@
-"""All encoders by kind: those of mtkd, one line each, and those of installed packages.
+"""All encoders by kind: those of mtkd, one line each, of installed packages, and defined in this process.
 
 A package adds a kind of student with an entry point in the group `mtkd.students`; the settings of that
 student are the table `student.<kind>` of a recipe.
@@ -6,7 +6,7 @@ student are the table `student.<kind>` of a recipe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, get_args
 
@@ -46,10 +46,27 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
         built_in: type[AnyEncoder] = EntryPoint(kind, ENCODERS[kind], GROUP).load()
         return built_in
     plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
-    if plugin is None:
+    found = plugin or _defined_class(kind)
+    if found is None:
         raise unknown("kind of student (student.kind)", kind, encoder_classes())
-    _require_kind(plugin, kind)
-    return plugin
+    if plugin is not None:
+        _require_kind(plugin, kind)
+    return found
+
+
+def _defined_class(kind: str) -> type[AnyEncoder] | None:
+    """The last encoder class of a kind that this process has defined, such as in a notebook."""
+    for cls in reversed(list(_subclasses(Encoder))):  # type: ignore[type-abstract]
+        config = vars(cls).get("Config")
+        if config is not None and config.model_fields["kind"].default == kind:
+            return cls
+    return None
+
+
+def _subclasses(cls: type[AnyEncoder]) -> Iterator[type[AnyEncoder]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _require_kind(plugin: type[AnyEncoder], kind: str) -> None:
@@ -122,7 +139,14 @@ def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
     kind = value.get("kind")
     if not isinstance(kind, str):
         raise UserError(f"{where} has no key 'kind'", expected=", ".join(ENCODERS))
-    return check_record(value, encoder_class(kind).Config, where)
+    try:
+        found = encoder_class(kind)
+    except UserError as error:
+        hint = (
+            error.hint or "import the module that defines the class of this student, or install its package"
+        )
+        raise UserError(error.problem, expected=error.expected, hint=hint) from error
+    return check_record(value, found.Config, where)
 
 
 def encoder_from_config(config: EncoderConfig) -> AnyEncoder:

@@ -81,7 +81,7 @@ class TransformerConfig(EncoderConfig):
         return build_configuration(self.hf)
 
     @property
-    def input_format(self) -> InputFormat:
+    def input_format(self) -> InputFormat:  # type: ignore[override]
         """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
         return "side-by-side" if self.pairs == "bi-encoder" else "joined"
 

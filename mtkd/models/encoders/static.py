@@ -6,7 +6,7 @@ PCA and weighting them by how rare the token is. They are then trained like all 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,7 @@ class StaticConfig(EncoderConfig):
         dropout: the dropout probability of the features and of the MLP's hidden layer.
     """
 
+    input_format: ClassVar[InputFormat] = "separate"
     kind: Literal["static"] = "static"
     vocab_size: Vocabulary
     width: Units = 256
@@ -88,11 +89,6 @@ class StaticConfig(EncoderConfig):
     output_size: Units = 256
     trainable: bool = True
     dropout: float = Field(default=0.1, ge=0, lt=1)
-
-    @property
-    def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.tokens.reader.Reader`."""
-        return "separate"
 
     @property
     def spec(self) -> EncoderSpec:

@@ -7,7 +7,9 @@ import json
 import random
 import shutil
 import signal
+import sys
 import threading
+import types
 import warnings
 from functools import partial
 from pathlib import Path
@@ -660,10 +662,23 @@ def test_invalid_generation_usage_is_one_error(data, trained, tmp_path):
 def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
     from augment.questions.generation.answer_candidates import load_spacy
 
-    with pytest.raises(UserError, match="spacy='en_core_none'") as error:
+    def spacy_load(name):
+        raise OSError(f"[E050] Can't find model {name!r}")
+
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(UserError, match=r"spacy='en_core_none'.*spaCy is not installed") as error:
         load_spacy("en_core_none")
-    assert "install" in str(error.value) or "download" in str(error.value)
-    monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
+    assert error.value.hint == "python -m pip install spacy; or omit `spacy` to find answers by rules"
+    installed = types.ModuleType("spacy")
+    installed.load = spacy_load
+    installed.util = SimpleNamespace(get_installed_models=lambda: ["en_core_web_sm"])
+    monkeypatch.setitem(sys.modules, "spacy", installed)
+    with pytest.raises(UserError, match=r"(?s)no such spaCy pipeline.*en_core_web_sm") as error:
+        load_spacy("en_core_none")
+    assert error.value.hint == (
+        "python -m spacy download en_core_none; or omit `spacy` to find answers by rules"
+    )
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match=r"ctranslate2 is not installed[\s\S]*pip install ctranslate2"):
         generate(tmp_path / "c", trained, data, backend="ctranslate2")
 

@@ -605,7 +605,11 @@ def test_losses_and_callbacks_of_the_wrong_type_are_rejected(
         (lambda self, values: values, "'CustomLoss' returned shape"),
         (lambda self, values: values.sum().item(), "'CustomLoss' returned a float"),
         (lambda self, values: values.sum().detach(), "'CustomLoss' does not depend on the student"),
-        (lambda self, values: values.sum() * float("nan"), "the loss 'CustomLoss' is not finite at step 1"),
+        (
+            lambda self, values: values.sum() * float("nan"),
+            "(?s)the loss 'CustomLoss' is not finite at step 1.*hint: check the formula of 'CustomLoss' for "
+            r"divisions by 0, log\(0\) and sqrt\(0\), then start over \(`overwrite=True`\)$",
+        ),
     ],
 )
 def test_invalid_return_values_of_a_loss_are_errors(
@@ -634,7 +638,8 @@ def test_an_unusable_loss_is_rejected_before_anything_is_written(
     for loss, message in ((LossWithoutForward(), "super"), (heavy, "weight")):
         with pytest.raises(mtkd.UserError, match=message):
             student(teacher, tmp_path / "run", losses=[loss])
-    with pytest.raises(mtkd.UserError, match="`student` cannot be a Linear"):
+    linear = r"`student` cannot be a Linear\n.*mtkd\.Encoder\n  hint: docs/add-a-student\.md"
+    with pytest.raises(mtkd.UserError, match=linear):
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
     with pytest.raises(mtkd.UserError, match="it is on the device 'meta'"):
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2, device="meta"))
@@ -649,6 +654,30 @@ def test_an_unusable_loss_is_rejected_before_anything_is_written(
     monkeypatch.setattr(CustomLoss, "teacher_need", OutputSpec())
     with pytest.raises(mtkd.UserError, match="no `teacher_need`"):
         student(teacher, tmp_path / "run", losses=[CustomLoss()])
+
+
+def test_an_encoder_object_needs_no_settings_but_a_configuration_that_is_found(
+    teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    class Config(mtkd.EncoderConfig):
+        input_format = "separate"
+        kind: str = "first-token"
+
+        @property
+        def spec(self) -> mtkd.EncoderSpec:
+            return mtkd.EncoderSpec("first-token", pooled_size=4, offers=OutputSpec(pooled=True))
+
+    class FirstToken(mtkd.Encoder[mtkd.StudentSettings, Config]):
+        def forward(self, inputs: Any, need: OutputSpec = mtkd.LOGITS) -> mtkd.EncoderOutput:
+            raise NotImplementedError
+
+    assert FirstToken(Config()).input_format == "separate"
+    with pytest.raises(mtkd.UserError, match=r"(?s)no encoder has the kind 'first-token'.*Config = Config"):
+        student(teacher, tmp_path / "run", student=FirstToken(Config()))
+    settings = mtkd.StudentSettings(kind="first-token")
+    for build in (FirstToken.build, FirstToken.config_from_settings):
+        with pytest.raises(mtkd.UserError, match=f"no method `{build.__name__}`"):
+            build(settings, *[None] * (1 if build.__name__ == "build" else 2))  # type: ignore[arg-type]
 
 
 def test_the_code_of_a_loss_is_part_of_the_run(

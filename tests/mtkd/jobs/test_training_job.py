@@ -17,7 +17,7 @@ from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import _Finetune, finetune, rate_names
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
-from mtkd.losses.logits import LogitsMSE, SoftLabels
+from mtkd.losses.logits import Labels, LogitsMSE, SoftLabels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
@@ -98,8 +98,14 @@ def test_losses_given_as_objects_match_the_recipe(tiny_teacher: Path, tmp_path: 
     request = Request("pocket", TASKS, tmp_path / "given", 40, 16)
     given = distill(request, settings_of(), str(tiny_teacher), losses={"logits": LogitsMSE()})
     assert_same(named.model(), given.model())
-    with pytest.raises(UserError, match="holds another run: it differs in losses"):
-        distill(request, settings_of(), str(tiny_teacher), losses=[SoftLabels(2.0)])
+    for losses, difference in (
+        ([SoftLabels(2.0), Labels()], r"losses \(logits, now SoftLabels and Labels\)"),
+        ({"logits": SoftLabels(2.0)}, r"losses\.logits\.class \('LogitsMSE', now 'SoftLabels'\)"),
+        ({"logits": LogitsMSE("mean")}, r"losses\.logits\._is_sum \(True, now False\)"),
+        (None, r"losses \(logits, now those of the recipe\)"),
+    ):
+        with pytest.raises(UserError, match=rf"holds another run: it differs in {difference}\n"):
+            distill(request, settings_of(), str(tiny_teacher), losses=losses)
 
 
 def test_a_student_given_as_an_object_is_trained_in_place(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -236,7 +236,9 @@ def test_dtypes_have_the_expected_precision(
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
 def test_the_predicted_size_matches_the_written_size(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
     asked = request(tiny_teacher, limit=None, dtype=dtype)
-    predicted = plan_store(asked, tmp_path).prepared.bytes
+    plan = plan_store(asked, tmp_path)
+    predicted = plan.bytes
+    assert str(plan).startswith("<StorePlan ") and "running the teacher: about" in repr(plan)
     build_store(asked, tmp_path / "store", "test")
     written = sum(
         f.stat().st_size for kind in ("shards", "rows") for f in (tmp_path / "store" / kind).iterdir()
@@ -421,6 +423,7 @@ def test_only_damaged_shards_are_named_and_repaired(
     ]
     answer = mtkd("verify", store)
     assert answer.code == 2 and all(f"{store / file} {state}" in answer.out for file, state in states.items())
+    assert f"hint: mtkd store build --repair --out {store} rebuilds" in answer.err
     with pytest.raises(UserError, match=r"rte-0000[012].safetensors (has|was altered|is missing)"):
         student(tmp_path / "run", hsk_settings(), None, store)
     assert repair_store(store)[1] == list(states)
@@ -428,13 +431,25 @@ def test_only_damaged_shards_are_named_and_repaired(
     assert times == {file: file.stat().st_mtime_ns for file in shards[3:]}, "the others were left alone"
     assert repair_store(store)[1] == []
     for file in (store / "rows" / "rte.parquet", store / "teacher" / "tokenizer.json"):
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-        with pytest.raises(UserError, match=f"{file.name} is missing or damaged"):
+        flip_a_bit(file)
+        with pytest.raises(UserError, match=f"{file.name} is damaged: it has changed"):
             student(tmp_path / "run", hsk_settings(), None, store)
-        assert mtkd("store", "build", "--repair", "--out", store).code == 0
+        assert f"mtkd store build --repair --out {store}" in mtkd("verify", store).err
+        repaired = mtkd("store", "build", "--repair", "--out", store)
+        assert repaired.code == 0 and "rebuilt 1 damaged file\n" in repaired.err
         assert files_of(store) == before
+    for file in (shards[1], store / "rows" / "rte.parquet", store / "teacher" / "tokenizer.json"):
+        flip_a_bit(file)
+    repaired = mtkd("store", "build", "--repair", "--out", store)
+    assert f"rebuilt 1 damaged shard of {len(shards)} and 2 other damaged files\n" in repaired.err
+    assert files_of(store) == before
+    manifest = store / "manifest.json"
+    content = manifest.read_text()
+    manifest.write_text(content.replace('"fp32"', '"bf16"'))
+    again = "restore it from a copy, or build the store again with"
+    for words in (["verify", store], ["store", "info", store]):
+        assert f"hint: {again} --overwrite" in mtkd(*words).err
+    manifest.write_text(content)
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert build_store(request(tiny_teacher), store, "test")[2] == 2, (

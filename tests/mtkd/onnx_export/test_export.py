@@ -137,7 +137,7 @@ def test_a_damaged_export_is_rejected(exported: Path, tiny_teacher: Path, tmp_pa
     content = bytearray(weights.read_bytes())
     content[1000] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(UserError, match=r"weights\.bin is missing or damaged"):
+    with pytest.raises(UserError, match=r"weights\.bin is damaged: it has changed"):
         OnnxModel(tmp_path / "x")
     for damage in ('{"format": 1}', "{}"):
         (tmp_path / "x" / "export.json").write_text(damage)

@@ -24,8 +24,8 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def unfinished(path: Path) -> Path:
-    with RunDirectory(path, SETTINGS).open(data="digest"):
+def unfinished(path: Path, identity: dict[str, Any] = SETTINGS) -> Path:
+    with RunDirectory(path, identity).open(data="digest"):
         for name in ("model/model.json", "checkpoints/step-1/position.json", "lr-0.1/result.json", "own.csv"):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_text("{}")
@@ -71,6 +71,21 @@ def test_another_run_is_rejected_or_overwritten_but_not_the_files_beside_it(tmp_
     with run.open():
         assert sorted(file.name for file in path.iterdir()) == [".mtkd.json", ".mtkd.lock", "run.json"]
         assert json.loads((path / "run.json").read_text())["identity"] == OTHER
+
+
+def test_the_error_for_another_run_shows_no_digests_and_no_long_values(tmp_path: Path) -> None:
+    student = {"class": "GRU", "code": "0123456789abcdef", "weights": "00" * 8}
+    identity = SETTINGS | {"student": student, "notes": "a" * 50}
+    path = unfinished(tmp_path / "run", identity)
+    changed = student | {"code": "fedcba9876543210"}
+    for other, difference in (
+        (identity | {"student": changed, "notes": "b" * 50}, "notes, student.code"),
+        (identity | {"student": changed | {"class": "LSTM"}}, "student.class ('GRU', now 'LSTM')"),
+        (SETTINGS | {"notes": "a" * 50}, "student (GRU, now that of the recipe)"),
+    ):
+        with pytest.raises(UserError) as error:
+            RunDirectory(path, other)
+        assert error.value.problem.endswith(f"holds another run: it differs in {difference}")
 
 
 def test_predictions_that_a_finished_run_does_not_list_are_kept(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_damaged_weights_of_the_best_epoch_are_not_kept(
         flip_a_bit(self._best_file)
 
     monkeypatch.setattr(Trainer, "after_epoch", damaged)
-    with pytest.raises(UserError, match=r"best.safetensors.* missing or damaged"):
+    with pytest.raises(UserError, match=r"best\.safetensors, is damaged: it has changed"):
         student_after(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
 
 
@@ -287,13 +287,17 @@ def test_the_first_process_decides_whether_the_run_is_finished(
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
     """Adadelta with a learning rate of 1e9 ruins the weights within a few steps; earlier weights are kept."""
     changes = {"train.lr": 1e9, "train.warmup": 0.9, "train.max_grad_norm": None, "train.epochs": 3}
-    with pytest.raises(UserError, match=r"not finite at step \d+ \(task '(sst2|rte|stsb)'\); .*checkpoint"):
+    with pytest.raises(
+        UserError, match=r"not finite at step \d+ \(task '(sst2|rte|stsb)'\); .*checkpoint"
+    ) as error:
         student_after(
             tmp_path / "run",
             tiny_teacher,
             **changes,
             **{"train.checkpoint_steps": 1, "train.optimizer": "adadelta"},
         )
+    hint = "a lower learning rate (`lr=...`) or a longer warm-up (`train.warmup=...`)"
+    assert error.value.hint == f"start over (`overwrite=True`) with {hint}"
     for kept in (tmp_path / "run" / "checkpoints").glob("step-*"):
         assert all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values())
 

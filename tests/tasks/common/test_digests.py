@@ -31,10 +31,12 @@ def test_every_flipped_bit_is_detected(directory: Path, name: str) -> None:
             (directory / name).write_bytes(changed)
             assert damaged_files(directory) == [name]
     (directory / name).write_bytes(content[:-1])
-    with pytest.raises(UserError, match="is missing or damaged"):
+    with pytest.raises(UserError, match="is damaged: it has changed since"):
         check_digests(directory, [name, "unknown"])
     (directory / name).unlink()
     assert damaged_files(directory) == [name] and not damaged_files(directory, ["empty.json"])
+    with pytest.raises(UserError, match=r"(weights\.safetensors|more\.json) is missing\n"):
+        check_digests(directory)
 
 
 def test_the_model_card_may_be_edited_and_digests_may_be_missing(directory: Path) -> None:

@@ -1234,6 +1234,11 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     row.gpu_speed, row.gpu_ms = {64: 3.0}, {64: 0.5}
     table = Table(grid, ["rte", "stsb"], [row], {})
     assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
+    frame = table.to_frame()
+    assert frame.loc["a", "rte"] == pytest.approx(0.55) and frame.loc["a", "ms at 64"] == 2.0
+    printed = repr(Table(grid, ["rte"], [row, Row("b", failed={"rte, seed 0": "killed"})], {}, ["A note."]))
+    assert printed.startswith(f"{grid.title}\n") and "\na  55.0 ± 7.1" in printed
+    assert printed.endswith("A note.\nfailed: b, rte, seed 0: killed")
 
 
 def test_the_share_of_the_gain_of_the_teacher_over_a_constant_prediction() -> None:
@@ -1243,8 +1248,11 @@ def test_the_share_of_the_gain_of_the_teacher_over_a_constant_prediction() -> No
     column = table.columns().index("share of teacher's gain")
     assert [line[column] for line in table.lines()] == ["100%", "75%", "-", "0%"]
     assert [row["share_of_teacher_gain"] for row in table.to_json()["rows"]][2] is None
+    assert not table.gain_notes()
+    rows[0].scores["stsb"] = [0.2]
+    assert "prediction on stsb. The" in table.gain_notes()[0]
     rows[0].scores = rows[3].scores
-    assert "share of teacher's gain" not in table.columns()
+    assert not table.gain_notes() and "share of teacher's gain" not in table.columns()
 
 
 def test_tables_have_the_columns_of_the_papers(

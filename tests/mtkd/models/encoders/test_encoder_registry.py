@@ -28,6 +28,13 @@ from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 
 
 class Table(StrictSettings):
+    '''The sizes.
+
+    Attributes:
+        size: the width of
+            the vectors.
+    '''
+
     size: int = 8
 
 
@@ -95,6 +102,9 @@ def test_a_recipe_can_build_a_student_from_another_package(
     words = "distill mkd-lstm --data pocket --tasks sst2 --limit 32 --eval-limit 16 --epochs 1 --quiet"
     kind = ["--set", "student.kind=first_word"]
     given = [*words.split(), *kind, "--teacher", tiny_teacher, "--out", tmp_path / "run"]
+    (recipe := tmp_path / "mine.toml").write_text('extends = "mkd-lstm"\n[student]\nkind = "first_word"\n')
+    shown = mtkd("recipes", "show", recipe, "--all")
+    assert "student.first_word.size" in shown.out and "the width of the vectors" in shown.out
     refused = mtkd(*given, "--set", "student.first_word.sice=5")
     assert refused.code == 2 and "did you mean 'student.first_word.size'" in refused.err
     run = mtkd(*given, "--set", "student.first_word.size=5")

@@ -307,7 +307,7 @@ def test_a_changed_byte_of_a_model_is_detected(saved: Path, name: str) -> None:
     content = bytearray((saved / name).read_bytes())
     content[len(content) // 2] ^= 1
     (saved / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"{name} is missing or damaged"):
+    with pytest.raises(UserError, match=f"{name} is damaged: it has changed"):
         MultiTaskModel.load(saved)
 
 

@@ -1,0 +1,33 @@
+"""Sizes, durations and tables as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def size_text(count: int) -> str:
+    """A number of bytes as text, such as "1.5 GB"."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """A number of seconds as text, such as "12 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table as text: the first and the last column are aligned left, the others right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            [first.ljust(widths[0]), *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)), last]
+        ).rstrip()
+        for first, *values, last in lines
+    ]
