@@ -32,6 +32,15 @@ from tasks.task import Task
 from tasks.tokens.reader import InputFormat
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
+# The flags of its versions before 6, and the values of `pooling_mode` that replaced them.
+_POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
     "intermediate_size": ("hidden_dim", "ffn_dim"),
@@ -139,10 +148,27 @@ def own_config(directory: str) -> TransformerConfig | None:
 
 
 def _declared_pooling(location: str) -> Pooling:
-    """The pooling that a model of sentence-transformers declares, or else `cls`."""
-    declared = find_file(location, POOLING)
-    means = declared and read_record(declared, dict[str, Any]).get("pooling_mode_mean_tokens")
-    return "mean" if means else "cls"
+    """The pooling that a model of sentence-transformers declares; `cls` for other models.
+
+    Raises:
+        UserError: it is neither the mean nor the first token.
+    """
+    if (file := find_file(location, POOLING)) is None:
+        return "cls"
+    declared = read_record(file, dict[str, Any])
+    flagged = [mode for flag, mode in _POOLING_FLAGS.items() if declared.get(flag)]
+    named = declared.get("pooling_mode") or flagged or "mean"  # the default of sentence-transformers
+    modes = named if isinstance(named, list) else [named]
+    if modes == ["mean"]:
+        return "mean"
+    if modes == ["cls"]:
+        return "cls"
+    raise UserError(
+        f"{file}: pooling {' and '.join(map(repr, modes))} is not supported",
+        expected="mean or cls",
+        hint="choose another pooling: `settings={'pooling': 'mean'}` when you refine this encoder, or "
+        "`student.transformer.pooling=mean` for a student that starts from it",
+    )
 
 
 def digest_encoder(name: str) -> str | None:
@@ -155,7 +181,8 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     """Load the configuration of an encoder by hub name or directory, without its weights.
 
     Raises:
-        UserError: there is no such model, or the hub cannot be reached.
+        UserError: there is no such model, the hub cannot be reached, or `pooling` is None and the pooling
+            that the model declares is not supported.
     """
     from transformers import AutoConfig
 
