@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
+from tasks.data.raw_table import is_list_column
 from tasks.task_types.labels import label_texts, missing
 
 MAX_LABELS = 1000
@@ -82,9 +83,9 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
     Raises:
         UserError: it cannot.
     """
-    lists = pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested_column(column)}
-    if not fits.get(kind, not is_nested_column(column)):
+    plain = not is_nested_column(column)
+    fits = {"span": _holds_answers(column), "multilabel": plain or is_list_column(column)}
+    if not fits.get(kind, plain):
         expected = {
             "span": "a table per row with two lists, text and answer_start",
             "multilabel": "a list of labels per row, or labels separated by |",

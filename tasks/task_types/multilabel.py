@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import brief
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import RawTable, is_list_column
 from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
@@ -75,7 +75,7 @@ class MultiLabel(TaskType):
         return ParsedLabels(values, problems)
 
     def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
-        single = column.value_type if _is_list(column) else column
+        single = column.value_type if is_list_column(column) else column
         return super().check_label_column(task, single) and "a list of labels per row, or text"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -172,13 +172,9 @@ def _best_cut(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float((ranked[best] + below[best]) / 2)
 
 
-def _is_list(column: pa.DataType) -> bool:
-    return pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-
-
 def _plain_values(column: pa.ChunkedArray) -> list[Any]:
     """Each row's value: a list, text, or None."""
-    return column.to_pylist() if _is_list(column.type) else label_texts(column).to_pylist()
+    return column.to_pylist() if is_list_column(column.type) else label_texts(column).to_pylist()
 
 
 def _split(value: Any, task: Task) -> list[str] | None:
