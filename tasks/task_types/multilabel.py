@@ -18,7 +18,15 @@ from tasks.data.raw_table import RawTable, is_list_column
 from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
+from tasks.task_types.labels import (
+    ParsedLabels,
+    RowProblem,
+    class_ids,
+    label_texts,
+    missing,
+    named_ids,
+    split_label_list,
+)
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -180,18 +188,5 @@ def _plain_values(column: pa.ChunkedArray) -> list[Any]:
 def _split(value: Any, task: Task) -> list[str] | None:
     """The labels of one row as text; None = unlabelled."""
     if isinstance(value, str):
-        if missing(pa.array([value.strip()]))[0]:
-            return None
-        value = _split_text(value.strip(), task)
+        return None if missing(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
     return None if value is None else [str(name).strip() for name in value]
-
-
-def _split_text(text: str, task: Task) -> list[Any]:
-    if text in task.labels:
-        return [text]
-    if text.startswith("["):
-        try:
-            return list(json.loads(text))
-        except (ValueError, RecursionError):
-            return [text]
-    return text.split("|" if "|" in text else ",")
