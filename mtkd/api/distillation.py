@@ -86,7 +86,7 @@ def distill(
         corpus: an augmented corpus, which is added to the training rows.
         store: a knowledge store to use instead of the teacher.
         unlabelled: task -> unlabelled rows, which the teacher labels for the student to learn from: a
-            file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
+            file or pattern of files, a list of these, the name of a split without labels such as "test", or
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
         unlabelled_limit: the maximum number of unlabelled rows per task (a seeded sample); 0 = none.
             `limit` counts the other training rows.
