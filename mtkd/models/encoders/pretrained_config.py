@@ -14,7 +14,7 @@ from mtkd.model_files import read_model_file
 from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
-from mtkd.models.pretrained_weights import BIN, SAFETENSORS
+from mtkd.models.pretrained_weights import pretrained_weight_files
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import (
@@ -27,7 +27,7 @@ from tasks.common.hub_loading import (
 )
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
-from tasks.common.sha256 import digest_file
+from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokens.reader import InputFormat
 
@@ -172,9 +172,13 @@ def _declared_pooling(location: str) -> Pooling:
 
 
 def digest_encoder(name: str) -> str | None:
-    """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub."""
-    files = (Path(locate(name)) / weights for weights in (SAFETENSORS, BIN))
-    return next((digest_file(file) for file in files if file.is_file()), None)
+    """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub.
+
+    Raises:
+        UserError: as for `pretrained_weight_files`.
+    """
+    digests = [digest_file(file) for file in pretrained_weight_files(Path(locate(name)))]
+    return digest_bytes(*digests) if len(digests) > 1 else next(iter(digests), None)
 
 
 def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
