@@ -36,7 +36,7 @@ def encoder_classes() -> dict[str, type[AnyEncoder]]:
     return built_in | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
 
 
-def encoder_class(kind: str) -> type[AnyEncoder]:
+def encoder_class(kind: str, hint: str | None = None) -> type[AnyEncoder]:
     """The encoder class of a kind.
 
     Raises:
@@ -47,7 +47,7 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
         return built_in
     plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
     if plugin is None:
-        raise unknown("kind of student (student.kind)", kind, encoder_classes())
+        raise unknown("kind of student (student.kind)", kind, encoder_classes(), hint=hint)
     return plugin
 
 
@@ -108,7 +108,8 @@ def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
     kind = value.get("kind")
     if not isinstance(kind, str):
         raise UserError(f"{where} has no key 'kind'", expected=", ".join(ENCODERS))
-    return check_record(value, encoder_class(kind).Config, where)
+    hint = f"install the package that provides the student {kind!r} (docs/add-a-student.md)"
+    return check_record(value, encoder_class(kind, hint).Config, where)
 
 
 def encoder_from_config(config: EncoderConfig) -> AnyEncoder:
