@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
-from tasks.task_types.labels import label_texts, missing
+from tasks.data.raw_table import is_list_column
+from tasks.task_types.labels import label_texts, missing, split_label_list
 
 MAX_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
@@ -82,9 +82,9 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
     Raises:
         UserError: it cannot.
     """
-    lists = pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-    fits = {"span": _holds_answers(column), "multilabel": lists or not is_nested_column(column)}
-    if not fits.get(kind, not is_nested_column(column)):
+    plain = not is_nested_column(column)
+    fits = {"span": _holds_answers(column), "multilabel": plain or is_list_column(column)}
+    if not fits.get(kind, plain):
         expected = {
             "span": "a table per row with two lists, text and answer_start",
             "multilabel": "a list of labels per row, or labels separated by |",
@@ -173,21 +173,11 @@ def _holds_lists(distinct: Sequence[str]) -> bool:
     """
     if all(value.startswith("[") for value in distinct):
         return True
-    lists = [_split(value) for value in distinct]
+    lists = [split_label_list(value) for value in distinct]
     count = sum(map(len, lists))
     different = len({part for parts in lists for part in parts})
     piped = any("|" in value for value in distinct)
     return count > len(lists) and (different < count if piped else different < len(lists))
-
-
-def _split(value: str) -> list[str]:
-    """The labels of one row, as `multilabel` reads them."""
-    if value.startswith("["):
-        try:
-            return [str(part).strip() for part in json.loads(value)]
-        except ValueError:
-            return [value]
-    return [part.strip() for part in value.split("|" if "|" in value else ",")]
 
 
 def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
@@ -196,7 +186,8 @@ def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
     texts = guessed_texts(column)
     values = zip(texts.to_pylist(), missing(texts), strict=True)
-    return [[] if gone else _split(text) if kind == "multilabel" else [text] for text, gone in values]
+    split = split_label_list if kind == "multilabel" else lambda text: [text]
+    return [[] if gone else split(text) for text, gone in values]
 
 
 def ordered_labels(labels: Iterable[str]) -> list[str]:

@@ -39,7 +39,7 @@ def distill(
     data: Any = None,
     tasks: TaskSpec | None = None,
     teacher: Teachers | None = None,
-    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
     student: Model | MultiTaskModel | Module | None = None,
     losses: Losses | None = None,
@@ -77,7 +77,7 @@ def distill(
             tokeniser); or a mapping of tasks to these, with a list where a task has several teachers. Not
             needed if the rows have soft labels.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
-            checkpoint does not name them.
+            checkpoint does not name them; a list, or a comma-separated string.
         student: a model or encoder to train instead of the one that the recipe describes.
         losses: loss terms to train on instead of the recipe's: name -> term, or a list.
         text: a file or directory of plain text, instead of `data`.
@@ -86,7 +86,7 @@ def distill(
         corpus: an augmented corpus, which is added to the training rows.
         store: a knowledge store to use instead of the teacher.
         unlabelled: task -> unlabelled rows, which the teacher labels for the student to learn from: a
-            file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
+            file or pattern of files, a list of these, the name of a split without labels such as "test", or
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
         unlabelled_limit: the maximum number of unlabelled rows per task (a seeded sample); 0 = none.
             `limit` counts the other training rows.

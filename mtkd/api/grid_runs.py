@@ -22,7 +22,7 @@ def compare(
     data: RecordedData | Sequence[RecordedData] | None = None,
     out: str | Path,
     teacher: str | Path | None = None,
-    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     store: str | Path | None = None,
     text: str | Path | None = None,
     encoder: str | Path | None = None,

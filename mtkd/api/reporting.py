@@ -18,7 +18,7 @@ def report_html(
     *,
     reference: str | Path | None = None,
     teacher: str | Path | None = None,
-    teacher_labels: str | Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     data: Any = None,
     examples: NonNegativeInt = 10,
     bench: bool = False,

@@ -25,8 +25,9 @@ _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation
 
 
 def best_constant(task: Task, splits: Mapping[str, RowPredictions]) -> dict[str, RowPredictions]:
-    """The constant prediction with the best score on each split."""
-    return {split: task.type.best_constant(task, rows) for split, rows in splits.items()}
+    """The constant prediction with the best score on each split; empty if the task type has none."""
+    constants = ((split, task.type.best_constant(task, rows)) for split, rows in splits.items())
+    return {split: rows for split, rows in constants if rows is not None}
 
 
 def encoder_baselines(
@@ -182,14 +183,16 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
 
     Args:
         tasks: name -> task.
-        scores: those without predictions are ignored.
+        scores: those without predictions are ignored, and those of task types without constant predictions.
     """
     messages = []
     for score in scores:
         if score.predictions is None:
             continue
         task, rows = tasks[score.task], {score.split: score.predictions}
-        model, constant = sample_scores(task, [{0: rows}, {0: best_constant(task, rows)}])
+        if not (constants := best_constant(task, rows)):
+            continue
+        model, constant = sample_scores(task, [{0: rows}, {0: constants}])
         gap = paired_difference([model], [constant])
         if gap.verdict != "better":
             messages.append(

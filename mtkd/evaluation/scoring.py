@@ -34,7 +34,8 @@ class TaskScores:
     Attributes:
         metrics: metric name -> value, as fractions.
         primary: the mean of the task's metrics.
-        majority: the score of the best constant prediction; for accuracy, the majority-class baseline.
+        majority: the score of the best constant prediction; for accuracy, the majority-class baseline. NaN if
+            the task type has no constant predictions.
         loss: the task's own loss, averaged over rows (for `span` tasks, over windows).
         details: further numbers that are not part of `primary`.
         threshold: the decision threshold (`TaskType.best_threshold`), for tasks that have one.

@@ -221,7 +221,8 @@ def _baselines(
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():
         task = tasks[name]
-        baselines = {CONSTANT: best_constant(task, splits)}
+        constants = best_constant(task, splits)
+        baselines = {CONSTANT: constants} if constants else {}
         if task.train in source.splits(task):
             train = load_rows(source, task, task.train, baseline_rows)
             baselines |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)

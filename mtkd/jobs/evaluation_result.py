@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -39,7 +40,8 @@ class Evaluation(Mapping[str, TaskScores]):
         task_averages = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **task_averages}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
-            lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
+            constant = "-" if math.isnan(score.majority) else f"{score.majority:.3f}"
+            lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", constant, metrics))
         table = aligned(lines)
         for reference, differences in self.differences.items():
             head = ("task", "score", "reference", "difference", "95% interval", "")

@@ -25,6 +25,7 @@ from tasks.common.records import Record, read_record
 SAFETENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 BIN = "pytorch_model.bin"
+_FILES = (SAFETENSORS, INDEX, BIN)  # the first of them that exists is read
 _REFUSED = "the weights in {} cannot be used"
 _EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
 _HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "
@@ -46,20 +47,23 @@ def find_weights(name: str, local_files_only: bool) -> Path:
     from huggingface_hub.errors import EntryNotFoundError
 
     directory = Path(name)
-    for file_name in (SAFETENSORS, INDEX, BIN):
-        if directory.is_dir():
-            if (directory / file_name).is_file():
-                _check_files(directory / file_name)
-                return directory / file_name
-        else:
-            with contextlib.suppress(EntryNotFoundError):
-                return Path(hf_hub_download(name, file_name, local_files_only=local_files_only))
+    if files := pretrained_weight_files(directory):
+        return files[0]
+    for file_name in () if directory.is_dir() else _FILES:
+        with contextlib.suppress(EntryNotFoundError):
+            return Path(hf_hub_download(name, file_name, local_files_only=local_files_only))
     raise FileNotFoundError(f"it has neither {SAFETENSORS} nor {BIN}")
 
 
-def _check_files(file: Path) -> None:
-    """Check that a file of weights, or an index and the files that it names, are there."""
-    for part in [file, *_parts(file)]:
+def pretrained_weight_files(directory: Path) -> list[Path]:
+    """The file with the weights of a model, or an index and the parts that it names; none without weights.
+
+    Raises:
+        UserError: a part is missing, a file is a pointer of Git LFS, or the index is damaged.
+    """
+    file = next((directory / name for name in _FILES if (directory / name).is_file()), None)
+    files = [file, *_parts(file)] if file else []
+    for part in files:
         if not part.is_file():
             raise UserError(
                 f"{part} is missing, which {INDEX} names", hint="copy or download all files of the model"
@@ -69,6 +73,7 @@ def _check_files(file: Path) -> None:
                 f"{part} is a Git LFS pointer, not the weights themselves",
                 hint="download the weights: run `git lfs pull` in this directory",
             )
+    return files
 
 
 def _parts(file: Path) -> list[Path]:

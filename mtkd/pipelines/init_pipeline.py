@@ -102,7 +102,7 @@ def init_pipeline(
     max_length: Annotated[int, Range(8, MAX_TOKENS)] | None = None,
     recipe: str = DEFAULT_RECIPE,
     teacher: str | Path | None = None,
-    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | str | None = None,
+    teacher_labels: Mapping[str, str | Sequence[str]] | Sequence[str] | str | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> InitResult:

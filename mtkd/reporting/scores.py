@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -109,14 +110,18 @@ def _line(model: ReportedModel, tasks: dict[str, Task]) -> Line:
 
 
 def _constant(models: Sequence[ReportedModel], lines: Sequence[Line], tasks: dict[str, Task]) -> Line:
-    """The best constant prediction on the rows of the first model that was scored on each task."""
+    """The best constant prediction on the rows of the first model that was scored on each task.
+
+    Tasks whose type has no constant predictions are left out.
+    """
     first_models = {name: next(model for model in models if name in model.tasks) for name in tasks}
     predicted: dict[str, dict[int, Splits]] = {}
     for name, task in tasks.items():
         by_seed = next((line.predicted[name] for line in lines if name in line.predicted), None)
-        if by_seed:
-            predicted[name] = {0: best_constant(task, next(iter(by_seed.values())))}
-    scores = {name: model.scores("majority")[name] for name, model in first_models.items()}
+        if by_seed and (constants := best_constant(task, next(iter(by_seed.values())))):
+            predicted[name] = {0: constants}
+    recorded = {name: model.scores("majority")[name] for name, model in first_models.items()}
+    scores = {name: score for name, score in recorded.items() if not math.isnan(score)}
     return _with_intervals(CONSTANT, CONSTANT, scores, predicted, tasks)
 
 

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from mtkd.models.tied_weights import tensors_to_save, with_tied_names
 from mtkd.output_files.safetensors_shards import read_header
 from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
@@ -74,10 +75,8 @@ def save_checkpoint(
     Args:
         module: model and objective, not wrapped by accelerate.
     """
-    state, names = module.state_dict(), _saved_names(module)
-    weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
-        save_file(weights, path / WEIGHTS)
+        save_file(tensors_to_save(module), path / WEIGHTS)
         save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
         write_json(path / _POSITION, asdict(position))
         write_digests(path)
@@ -112,10 +111,9 @@ def restore_checkpoint(
         return None
     hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
     position = read_record(newest / _POSITION, Position, hint=hint)
-    weights, state = load_file(newest / WEIGHTS), load_file(newest / OPTIMIZER)
-    tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
-    require_fit(newest, module, weights | tied, state)
-    module.load_state_dict(weights | tied)
+    weights, state = with_tied_names(module, load_file(newest / WEIGHTS)), load_file(newest / OPTIMIZER)
+    require_fit(newest, module, weights, state)
+    module.load_state_dict(weights)
     restore_optimizer(module, optimizer, state)
     return position
 
@@ -141,13 +139,6 @@ def _is_whole(checkpoint: Path) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _saved_names(module: nn.Module) -> dict[str, str]:
-    """The name under which each tensor is saved; tied weights have several names but are saved once."""
-    first: dict[int, str] = {}
-    state = module.state_dict(keep_vars=True)
-    return {name: first.setdefault(id(value), name) for name, value in state.items()}
 
 
 def _checkpoints(directory: Path) -> list[Path]:

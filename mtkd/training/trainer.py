@@ -21,6 +21,7 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.losses.term_settings import value_at
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.tied_weights import tensors_to_save, with_tied_names
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.time_trial import STEPS, Trial, current_trial
 from mtkd.train_settings import TrainSettings
@@ -95,7 +96,8 @@ class Trainer(TrainingLoop[StepBatches]):
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
             from_main_process(self._check_best)  # the only process that knows the digest
-            self.train_module.model.load_state_dict(load_file(self._best_file))
+            model = self.train_module.model
+            model.load_state_dict(with_tied_names(model, load_file(self._best_file)))
             self.accelerator.wait_for_everyone()
             values = {record["epoch"]: record.get(self.settings.metric) for record in result.history}
             kept = next((epoch for epoch, value in values.items() if value == result.best), None)
@@ -239,9 +241,8 @@ class Trainer(TrainingLoop[StepBatches]):
         if position.best is None or better(value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
-                weights = {k: v.cpu().contiguous() for k, v in self.train_module.model.state_dict().items()}
                 with atomic_path(self._best_file) as temporary:
-                    save_file(weights, temporary)
+                    save_file(tensors_to_save(self.train_module.model), temporary)
                 position.best_digest = quick_digest(self._best_file)
         else:
             position.bad_epochs += 1

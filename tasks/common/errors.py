@@ -57,7 +57,7 @@ def plain(text: str) -> str:
 def warn_caller(text: str) -> None:
     """Warn as if from the line that called mtkd."""
     level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks", "augment"):
         level, frame = level + 1, frame.f_back
     warnings.warn(as_url(text), MtkdWarning, stacklevel=level)
 

@@ -197,16 +197,24 @@ def refuse_path(what: str, name: str) -> None:
         )
 
 
-def _require_hub(what: str, name: str) -> None:
-    """Check once that the hub responds; its own client retries for most of a minute before giving up."""
-    from huggingface_hub import constants
+@functools.cache
+def hub_error(endpoint: str) -> Exception | None:
+    """Why the hub does not respond to one short request; None if it does. Checked once per process."""
     from huggingface_hub.utils import get_session
 
     try:
-        if constants.HF_HUB_OFFLINE:
-            raise OSError("HF_HUB_OFFLINE is set")
-        get_session().head(constants.ENDPOINT, timeout=5)
+        get_session().head(endpoint, timeout=5)
     except Exception as error:  # the HTTP client raises different classes: no DNS, no route, time-out
+        return error
+    return None
+
+
+def _require_hub(what: str, name: str) -> None:
+    """Raise UserError if the hub does not respond; its own client retries for most of a minute."""
+    from huggingface_hub import constants
+
+    error = OSError("HF_HUB_OFFLINE is set") if constants.HF_HUB_OFFLINE else hub_error(constants.ENDPOINT)
+    if error is not None:
         raise UserError(
             f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: there is no such directory, the "
             "hub's cache lacks it, "

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, shorten
-from tasks.data.raw_table import CLASS_NAMES, RawTable
+from tasks.data.raw_table import CLASS_NAMES, RawTable, is_list_column
 from tasks.task import Task
 from tasks.task_types.labels import label_positions
 
@@ -83,17 +83,13 @@ def with_names(table: pa.Table) -> pa.Table:
 
 
 def _holds_ids(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind.value_type if _is_list(kind) else kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return pa.types.is_integer(kind.value_type if is_list_column(kind) else kind)
 
 
 def _replaced(table: pa.Table, column: str, names: list[str]) -> pa.Table:
     """The table with the name of each class in place of its id; other numbers, such as -1, become texts."""
     values = table[column].combine_chunks()
-    if _is_list(values.type):
+    if is_list_column(values.type):
         rows = values.to_pylist()
         named_rows = [row and [_name(number, names) for number in row] for row in rows]
         texts = pa.array(named_rows, pa.list_(pa.string()))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from tasks.common.errors import UserError
-
-_PROBE_SECONDS = 5.0
+from tasks.common.hub_loading import hub_error
 
 
 def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
@@ -24,7 +22,7 @@ def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
     advice = "pass `data='DIR'` with the files, or `data='pocket'`"
     name = f"{dataset} ({configuration or 'default'}, {split})"
     try:
-        with _offline_if_unreachable(dataset):
+        with _offline_if_unreachable():
             rows = datasets.load_dataset(dataset, configuration, split=split)
         return rows.with_format("arrow")[:]
     except ConnectionError as error:
@@ -37,7 +35,7 @@ def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _offline_if_unreachable(dataset: str) -> Iterator[None]:
+def _offline_if_unreachable() -> Iterator[None]:
     """Put `datasets` into offline mode (cache only) inside the block if the hub does not respond.
 
     In online mode `datasets` retries six times, with growing pauses, before it looks at its cache.
@@ -46,27 +44,12 @@ def _offline_if_unreachable(dataset: str) -> Iterator[None]:
     from huggingface_hub import constants
 
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    offline = any(before) or not _hub_responds(dataset)
+    offline = any(before) or hub_error(constants.ENDPOINT) is not None
     datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = offline
     try:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
-
-
-@functools.cache
-def _hub_responds(dataset: str) -> bool:
-    """True if the hub responds to one short request; checked once per process."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        HfApi().dataset_info(dataset, timeout=_PROBE_SECONDS)
-    except HfHubHTTPError:
-        return True
-    except Exception:  # the HTTP client's own classes differ between versions of the hub client
-        return False
-    return True
 
 
 def fetch_splits(name: str) -> dict[str, pa.Table]:
@@ -80,7 +63,7 @@ def fetch_splits(name: str) -> dict[str, pa.Table]:
     dataset, _, configuration = name.partition(":")
     advice = "`NAME:CONFIGURATION` names one of several configurations; or pass files"
     try:
-        with _offline_if_unreachable(dataset):
+        with _offline_if_unreachable():
             loaded = datasets.load_dataset(dataset, configuration or None)
     except ConnectionError as error:
         raise UserError(

@@ -139,6 +139,11 @@ def strict_array(values: Sequence[Any]) -> pa.Array:
     return array
 
 
+def is_list_column(kind: pa.DataType) -> bool:
+    """True for a column of lists, also if all have the same length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column; raises ValueError for one that Python cannot hold, such as the year 10000."""
     try:

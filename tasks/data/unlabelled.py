@@ -7,7 +7,9 @@ they are cut into windows in memory.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +23,9 @@ import pyarrow.compute as pc
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.mapped import MappedTexts, mapped
+from tasks.common.urls import url_of
 from tasks.data.file_patterns import matching_files, refuse_repeated
+from tasks.data.file_readers import suffix_of
 from tasks.data.loading import require_valid, sample_indices, sample_rows
 from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
@@ -39,12 +43,19 @@ class UnlabelledRequest:
 
     Attributes:
         files: task -> what to read instead of the task's own file: a file, a pattern of files or a list of
-            these, the name of a split without labels, or rows in memory (see `tasks.data.tables.as_table`).
+            these (`names_files`), the name of a split without labels, or rows in memory (see
+            `tasks.data.tables.as_table`).
         limit: maximum number of rows per task; 0 = none, None = all.
     """
 
     files: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
+
+    @staticmethod
+    def of_files(files: Mapping[str, Any], limit: int | None) -> UnlabelledRequest:
+        """A request without rows in memory: each text is a file, a pattern or a split, also in lists."""
+        paths = {task: v if isinstance(v, str | Path) else [*map(Path, v)] for task, v in files.items()}
+        return UnlabelledRequest(paths, limit)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Check the names of the tasks.
@@ -116,9 +127,17 @@ class UnlabelledRequest:
 
 
 def names_files(value: Any) -> bool:
-    """True for a path, a pattern or a split, and for a list of paths."""
+    """True for a path, a pattern or a split, and for a list of paths; other lists of texts are rows."""
     is_list = isinstance(value, list | tuple) and bool(value)
-    return isinstance(value, str | Path) or (is_list and all(isinstance(part, Path) for part in value))
+    return isinstance(value, str | Path) or (is_list and all(map(_looks_like_file, value)))
+
+
+def _looks_like_file(part: Any) -> bool:
+    """True for a path, and for a text that is a URL, has the suffix of a data file, or matches a file."""
+    if not isinstance(part, str):
+        return isinstance(part, Path)
+    is_named = url_of(part) is not None or suffix_of(Path(part)) is not None or os.path.isfile(part)
+    return is_named or ("\0" not in part and bool(glob.glob(part)))
 
 
 def _plain(value: Any) -> Any:

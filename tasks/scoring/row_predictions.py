@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path
+from tasks.data.raw_table import is_list_column
 
 if TYPE_CHECKING:
     from tasks.task import Task
@@ -119,7 +120,7 @@ def _checked(name: str, column: pa.ChunkedArray) -> pa.Array:
         raise ValueError("it has no rows")
     array = column.combine_chunks()
     array.validate(full=True)
-    inner = array.flatten() if _is_list(array.type) else array
+    inner = array.flatten() if is_list_column(array.type) else array
     if array.null_count or inner.null_count:
         raise ValueError(f"the column {name!r} has a null")
     if name == "uid" and array.type != pa.string():
@@ -129,7 +130,7 @@ def _checked(name: str, column: pa.ChunkedArray) -> pa.Array:
 
 def _values(name: str, column: pa.Array) -> np.ndarray:
     """(n,) or (n, K) float64, or (n,) texts; raises ValueError for anything else."""
-    inner = column.flatten() if _is_list(column.type) else column
+    inner = column.flatten() if is_list_column(column.type) else column
     if name == "prediction" and column.type in (pa.string(), pa.large_string()):
         return np.array(column.to_pylist(), dtype=object)
     if not (pa.types.is_floating(inner.type) or pa.types.is_integer(inner.type)):
@@ -143,10 +144,6 @@ def _values(name: str, column: pa.Array) -> np.ndarray:
     if rest or not width or {len(row) for row in column} != {width}:
         raise ValueError(f"the lists in the column {name!r} are empty or have different lengths")
     return numbers.reshape(-1, width)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def numbers_problem(task: Task, rows: RowPredictions, *, ids: bool) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,23 @@ class ParsedLabels:
         wrong = len({problem.row for problem in self.problems if problem.column == task.label})
         unlabelled = len(labelled) - int(labelled.sum()) - wrong
         return [*by_label, *([("unlabelled", unlabelled)] if unlabelled else [])]
+
+
+def split_label_list(text: str, labels: Collection[str] = ()) -> list[str]:
+    """The labels in a text that lists them: as JSON, or "|"-separated (comma-separated if there is no "|").
+
+    Args:
+        labels: the known labels; a text that is one of them is not split.
+    """
+    text = text.strip()
+    if text in labels:
+        return [text]
+    if text.startswith("["):
+        try:
+            return [str(label).strip() for label in json.loads(text)]
+        except (ValueError, RecursionError):
+            return [text]
+    return [label.strip() for label in text.split("|" if "|" in text else ",")]
 
 
 def read_values(

@@ -14,11 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import brief
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import RawTable, is_list_column
 from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
+from tasks.task_types.labels import (
+    ParsedLabels,
+    RowProblem,
+    class_ids,
+    label_texts,
+    missing,
+    named_ids,
+    split_label_list,
+)
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ class MultiLabel(TaskType):
         return ParsedLabels(values, problems)
 
     def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
-        single = column.value_type if _is_list(column) else column
+        single = column.value_type if is_list_column(column) else column
         return super().check_label_column(task, single) and "a list of labels per row, or text"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -172,30 +180,13 @@ def _best_cut(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float((ranked[best] + below[best]) / 2)
 
 
-def _is_list(column: pa.DataType) -> bool:
-    return pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
-
-
 def _plain_values(column: pa.ChunkedArray) -> list[Any]:
     """Each row's value: a list, text, or None."""
-    return column.to_pylist() if _is_list(column.type) else label_texts(column).to_pylist()
+    return column.to_pylist() if is_list_column(column.type) else label_texts(column).to_pylist()
 
 
 def _split(value: Any, task: Task) -> list[str] | None:
     """The labels of one row as text; None = unlabelled."""
     if isinstance(value, str):
-        if missing(pa.array([value.strip()]))[0]:
-            return None
-        value = _split_text(value.strip(), task)
+        return None if missing(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
     return None if value is None else [str(name).strip() for name in value]
-
-
-def _split_text(text: str, task: Task) -> list[Any]:
-    if text in task.labels:
-        return [text]
-    if text.startswith("["):
-        try:
-            return list(json.loads(text))
-        except (ValueError, RecursionError):
-            return [text]
-    return text.split("|" if "|" in text else ",")

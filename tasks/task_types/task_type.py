@@ -51,7 +51,7 @@ class SplitScores:
     Attributes:
         rows: number of scored rows.
         by_metric: metric -> value, in the order of `Task.metrics`.
-        majority: the score of `TaskType.best_constant`; for accuracy, the majority-class baseline.
+        majority: the score of `TaskType.best_constant`, NaN without one; for accuracy, the majority class's.
         details: further values that do not count towards the task's score.
         threshold: the threshold for `TaskType.decode` and `TaskType.records`; None if the type has none.
         predictions: what was predicted for each row, from which the scores of resampled rows follow; None if
@@ -226,7 +226,7 @@ class TaskType(ABC):
         return None
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """Candidates for the constant prediction, from which `best_constant` chooses.
+        """Candidates for the constant prediction, from which `best_constant` chooses; by default none.
 
         Args:
             labels: (n,) or (n, K) float64, without NaN.
@@ -263,19 +263,24 @@ class TaskType(ABC):
             ranked,
             probabilities=self.probabilities(task, logits, groups),
         )
-        constant = self.best_constant(task, rows)
-        majority = score(task, constant.predictions, labels, groups, scores=constant.scores).primary
+        majority = float("nan")
+        if constant := self.best_constant(task, rows):
+            majority = score(task, constant.predictions, labels, groups, scores=constant.scores).primary
         return SplitScores(len(labels), scores.by_metric, majority, {}, threshold, rows)
 
-    def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
-        """The same prediction for all rows: the one with the best score on them."""
+    def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions | None:
+        """The same prediction for all rows: the one with the best score on them; None without candidates."""
         zeros = np.zeros(rows.labels.shape)
         ranked = None if rows.groups is None else zeros
-        constant = max(
-            self.constant_predictions(task, rows.labels),
-            key=lambda value: score(task, zeros + value, rows.labels, rows.groups, scores=ranked).primary,
-        )
-        return replace(rows, predictions=zeros + constant, scores=ranked, probabilities=None)
+        candidates = [
+            replace(rows, predictions=zeros + value, scores=ranked, probabilities=None)
+            for value in self.constant_predictions(task, rows.labels)
+        ]
+
+        def primary(rows: RowPredictions) -> float:
+            return score(task, rows.predictions, rows.labels, rows.groups, scores=ranked).primary
+
+        return max(candidates, key=primary, default=None)
 
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
@@ -299,11 +304,11 @@ class TaskType(ABC):
     def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
         """The record of one row, from its results of `decode` and `probabilities`.
 
-        By default the label's name and id, and the probability of each label.
+        By default the label's name and id, and the probability of each label if there are probabilities.
         """
-        assert probabilities is not None, "types without probabilities override this method"
-        by_name = {
-            name: round(float(share), 6) for name, share in zip(task.labels, probabilities, strict=True)
-        }
         label = int(prediction)
-        return {"prediction": task.labels[label], "prediction_id": label, "probabilities": by_name}
+        record = {"prediction": task.labels[label], "prediction_id": label}
+        if probabilities is None:
+            return record
+        by_name = {name: round(float(p), 6) for name, p in zip(task.labels, probabilities, strict=True)}
+        return record | {"probabilities": by_name}

@@ -52,7 +52,11 @@ def test_invalid_thresholds_are_errors_that_name_the_file_and_key(
     ("encoder", "message"),
     [
         ({}, "encoder has no key 'kind'"),
-        ({"kind": "foo"}, r"unknown kind of student \(student.kind\) 'foo'"),
+        (
+            {"kind": "foo"},
+            r"unknown kind of student \(student.kind\) 'foo'(.|\n)*hint: install the package that provides "
+            "the student 'foo'",
+        ),
         ({"kind": "transformer", "hf": {"model_type": "evil"}}, "cannot be used: .* evil"),
     ],
 )

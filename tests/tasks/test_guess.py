@@ -230,6 +230,13 @@ def test_labels_incompatible_with_the_given_task_type_are_errors(labels: list[An
         guess_task(table(text=TEXTS, label=labels), "rows", label="label", kind=kind)
 
 
+def test_a_label_that_is_deeply_nested_json_is_one_label() -> None:
+    deep = "[" * 200_000
+    assert guess_task(table(text=TEXTS, label=["a", "b", deep]), "rows").labels == (deep, "a", "b")
+    guess = guess_task(table(text=TEXTS, label=['["a", "b"]', deep]), "rows")
+    assert guess.kind == "multilabel" and set(guess.labels) == {"a", "b", deep}
+
+
 def test_an_empty_column_name_is_an_error() -> None:
     with pytest.raises(UserError, match="unknown column of rows: ''"):
         guess_task(table(text=TEXTS, label=["a", "b"]), "rows", label="")

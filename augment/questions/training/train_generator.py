@@ -290,7 +290,8 @@ class _Training(TrainingLoop[list[int]]):
     def learning_rate(self) -> float:
         return self._job.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
 
-    def dropout_seed(self, micro: int) -> int:
+    def dropout_seed(self, micro_batch: int) -> int:
+        # Each step has a single micro-batch; another formula would change the generators that are trained.
         return (self._job.seed * 1_000_003 + self.position.step) % 2**63
 
     def step(self, rows: list[int]) -> float:

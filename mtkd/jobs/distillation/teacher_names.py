@@ -15,7 +15,7 @@ from tasks.common.errors import UserError, a_type
 
 # A name, a model, a pair (transformers model, tokeniser), or a list or a mapping by task of these.
 TeacherSpec = Any
-LabelsSpec = Mapping[str, Sequence[str]] | Sequence[str] | str | None
+LabelsSpec = Mapping[str, str | Sequence[str]] | Sequence[str] | str | None
 
 _TASK_ASSIGNMENT = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 
@@ -99,13 +99,15 @@ def teacher_name(teacher: Any) -> str:
 def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
     """Task -> labels in the order of a checkpoint's outputs, from a mapping or from strings "TASK=a,b,c".
 
-    The labels in a string may also be a JSON list (`parse_label_list`).
+    The values of a mapping are lists or strings; the labels in a string may also be a JSON list
+    (`parse_label_list`).
 
     Raises:
         UserError: a string does not have this form.
     """
     if isinstance(spec, Mapping):
-        return {task: list(labels) for task, labels in spec.items()}
+        items = spec.items()
+        return {task: parse_label_list(v, task) if isinstance(v, str) else list(v) for task, v in items}
     labels_by_task = {}
     for text in [spec] if isinstance(spec, str) else spec or ():
         match = _TASK_ASSIGNMENT.fullmatch(text)

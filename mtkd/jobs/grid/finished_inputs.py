@@ -87,11 +87,7 @@ class _CurrentInputs:
 
     def __init__(self, inputs: GridInputs):
         self._source = open_data(inputs.data or None)
-        files = {
-            task: value if isinstance(value, str) else [Path(file) for file in value]
-            for task, value in inputs.unlabelled.items()
-        }
-        self._unlabelled = UnlabelledRequest(files, inputs.unlabelled_limit)
+        self._unlabelled = UnlabelledRequest.of_files(inputs.unlabelled, inputs.unlabelled_limit)
         self._labels_of_teacher = inputs.labels_of_teacher
         self._results: dict[tuple[Any, ...], Any] = {}
 

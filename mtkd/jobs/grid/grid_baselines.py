@@ -48,7 +48,8 @@ def grid_baselines(
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
         if not runs:
             continue
-        baselines = {CONSTANT: best_constant(task, runs[0])}
+        constants = best_constant(task, runs[0])
+        baselines = {CONSTANT: constants} if constants else {}
         try:
             baselines |= _frozen_encoder_baselines(grid, inputs, task, task_specs[name])
         except UserError as error:  # the table is still useful

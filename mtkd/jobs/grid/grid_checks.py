@@ -142,8 +142,7 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     for task in _tasks_that_can_lack_labels(grid):
         files = inputs.unlabelled.get(task.name)
         if files is not None:
-            named = files if isinstance(files, str) else list(map(Path, files))
-            UnlabelledRequest({task.name: named}, inputs.unlabelled_limit).open(source, task)
+            UnlabelledRequest.of_files({task.name: files}, inputs.unlabelled_limit).open(source, task)
     if inputs.text is not None and not inputs.text.exists():
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
     _paths_per_task_spec("teacher", inputs.teacher, grid.task_specs)  # checks the placeholder

@@ -162,8 +162,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
 def _load_inputs(request: StoreRequest, validated: ValidatedRun, teacher_ref: TeacherRef) -> _StoreInputs:
     """Read the rows, including augmented copies and unlabelled rows, and load the teacher."""
     corpus = Path(request.corpus) if request.corpus else None
-    files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
-    unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
+    unlabelled = UnlabelledRequest.of_files(request.unlabelled, request.unlabelled_limit)
     unlabelled.check(validated.tasks)
     run = Request(request.data, request.tasks, Path(), request.limit, 1)
     data = load_training_data(run, validated.tasks, corpus, unlabelled)

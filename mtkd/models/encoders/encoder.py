@@ -14,6 +14,7 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtkd.models.tied_weights import tensors_to_save, with_tied_names
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
@@ -235,11 +236,11 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
 
     def save_weights(self, path: Path) -> None:
         """Write the weights to one safetensors file."""
-        save_file({name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}, path)
+        save_file(tensors_to_save(self), path)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights that `save_weights` wrote."""
-        self.load_state_dict(weights)
+        self.load_state_dict(with_tied_names(self, weights))
 
 
 AnyEncoder = Encoder[Any, Any]

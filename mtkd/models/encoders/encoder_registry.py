@@ -36,7 +36,7 @@ def encoder_classes() -> dict[str, type[AnyEncoder]]:
     return built_in | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
 
 
-def encoder_class(kind: str) -> type[AnyEncoder]:
+def encoder_class(kind: str, hint: str | None = None) -> type[AnyEncoder]:
     """The encoder class of a kind.
 
     Raises:
@@ -48,7 +48,7 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
     plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
     found = plugin or _defined_class(kind)
     if found is None:
-        raise unknown("kind of student (student.kind)", kind, encoder_classes())
+        raise unknown("kind of student (student.kind)", kind, encoder_classes(), hint=hint)
     if plugin is not None:
         _require_kind(plugin, kind)
     return found
@@ -139,14 +139,11 @@ def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
     kind = value.get("kind")
     if not isinstance(kind, str):
         raise UserError(f"{where} has no key 'kind'", expected=", ".join(ENCODERS))
-    try:
-        found = encoder_class(kind)
-    except UserError as error:
-        hint = (
-            error.hint or "import the module that defines the class of this student, or install its package"
-        )
-        raise UserError(error.problem, expected=error.expected, hint=hint) from error
-    return check_record(value, found.Config, where)
+    hint = (
+        f"install the package that provides the student {kind!r}, or import the module that defines it "
+        "(docs/add-a-student.md)"
+    )
+    return check_record(value, encoder_class(kind, hint).Config, where)
 
 
 def encoder_from_config(config: EncoderConfig) -> AnyEncoder:

@@ -15,7 +15,7 @@ from mtkd.model_files import read_model_file
 from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
-from mtkd.models.pretrained_weights import BIN, SAFETENSORS
+from mtkd.models.pretrained_weights import pretrained_weight_files
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import (
@@ -28,11 +28,20 @@ from tasks.common.hub_loading import (
 )
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import local
-from tasks.common.sha256 import digest_file
+from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokens.reader import InputFormat
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
+# The flags of its versions before 6, and the values of `pooling_mode` that replaced them.
+_POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
     "intermediate_size": ("hidden_dim", "ffn_dim"),
@@ -146,23 +155,45 @@ def own_config(directory: str) -> TransformerConfig | None:
 
 
 def _declared_pooling(location: str) -> Pooling:
-    """The pooling that a model of sentence-transformers declares, or else `cls`."""
-    declared = find_file(location, POOLING)
-    means = declared and read_record(declared, dict[str, Any]).get("pooling_mode_mean_tokens")
-    return "mean" if means else "cls"
+    """The pooling that a model of sentence-transformers declares; `cls` for other models.
+
+    Raises:
+        UserError: it is neither the mean nor the first token.
+    """
+    if (file := find_file(location, POOLING)) is None:
+        return "cls"
+    declared = read_record(file, dict[str, Any])
+    flagged = [mode for flag, mode in _POOLING_FLAGS.items() if declared.get(flag)]
+    named = declared.get("pooling_mode") or flagged or "mean"  # the default of sentence-transformers
+    modes = named if isinstance(named, list) else [named]
+    if modes == ["mean"]:
+        return "mean"
+    if modes == ["cls"]:
+        return "cls"
+    raise UserError(
+        f"{file}: pooling {' and '.join(map(repr, modes))} is not supported",
+        expected="mean or cls",
+        hint="choose another pooling: `settings={'pooling': 'mean'}` when you refine this encoder, or "
+        "`student.transformer.pooling=mean` for a student that starts from it",
+    )
 
 
 def digest_encoder(name: str) -> str | None:
-    """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub."""
-    files = (Path(locate(name)) / weights for weights in (SAFETENSORS, BIN))
-    return next((digest_file(file) for file in files if file.is_file()), None)
+    """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub.
+
+    Raises:
+        UserError: as for `pretrained_weight_files`.
+    """
+    digests = [digest_file(file) for file in pretrained_weight_files(Path(locate(name)))]
+    return digest_bytes(*digests) if len(digests) > 1 else next(iter(digests), None)
 
 
 def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
     """Load the configuration of an encoder by hub name or directory, without its weights.
 
     Raises:
-        UserError: there is no such model, or the hub cannot be reached.
+        UserError: there is no such model, the hub cannot be reached, or `pooling` is None and the pooling
+            that the model declares is not supported.
     """
     from transformers import AutoConfig
 

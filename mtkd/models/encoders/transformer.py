@@ -119,7 +119,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             assert isinstance(context.teacher, TransformerEncoder), "the configuration refuses others"
             source = context.teacher
         else:
-            pooling: Pooling | None = "pooler" if config.pooling == "pooler" else None
+            pooling: Pooling = "pooler" if config.pooling == "pooler" else "cls"
             name = source_name(transformer, context.init_spec.encoder)
             source = cls.pretrained(name, pooling, pairs="cross-encoder")  # only its weights are copied
         models = student.body, student.n_layers, source.body, source.n_layers
@@ -159,7 +159,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             pairs: see TransformerConfig; None = as saved, or else a cross-encoder.
 
         Raises:
-            UserError: there is no such model, the hub cannot be reached, or the model has too few layers.
+            UserError: there is no such model, the hub cannot be reached, the model has too few layers, or it
+                declares a pooling that is not supported.
         """
         from transformers import AutoModel
 

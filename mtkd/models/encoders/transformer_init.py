@@ -131,7 +131,8 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
                 hint="pass a refined Transformer as `teacher='DIR'`, or use "
                 "`student.transformer.init=encoder`",
             )
-        source = pretrained_config(source_name(settings, init_spec.encoder))
+        pooling = None if settings.pooling == "auto" else settings.pooling
+        source = pretrained_config(source_name(settings, init_spec.encoder), pooling)
     if not isinstance(source, TransformerConfig):
         raise UserError(
             f"student.transformer.init={settings.init} needs a Transformer teacher, not {source.kind}",

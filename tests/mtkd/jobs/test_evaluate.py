@@ -45,6 +45,8 @@ from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
+from tasks.task_types.classification import Classification
+from tasks.task_types.task_type import TaskType
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -147,6 +149,21 @@ def test_a_score_within_noise_of_the_baseline_is_a_warning() -> None:
     assert "0.100 is not" in worse
     (weak,) = baseline_warnings(tasks, [scored("stsb", np.tile([0.0, 1.0], 50))])
     assert "always predicting the mean" in weak and "(0.000)" in weak
+
+
+def test_a_task_type_without_constants_and_probabilities(
+    tiny_teacher: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("constant_predictions", "probabilities"):
+        monkeypatch.setattr(Classification, name, getattr(TaskType, name))
+    found = evaluate(tiny_teacher, "pocket", "sst2,stsb", limit=40, baselines=True, encoder=str(tiny_encoder))
+    assert np.isnan(found["sst2"].majority) and not np.isnan(found["stsb"].majority)
+    line = next(line for line in str(found).splitlines() if line.startswith("sst2"))
+    assert line.split()[3] == "-"
+    assert set(found.differences[CONSTANT]) == {"stsb"} and "sst2" in found.differences[LINEAR]
+    assert not any(warning.startswith("sst2") for warning in found.warnings)
+    [predicted] = mtkd.load(tiny_teacher).predict("sst2", ["a film"])
+    assert set(predicted) == {"prediction", "prediction_id"}
 
 
 def test_two_models_and_the_baselines_are_compared_row_by_row(

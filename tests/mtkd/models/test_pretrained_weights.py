@@ -1,4 +1,4 @@
-"""Checkpoints without safetensors: their tensors are read, and code in them is not executed."""
+"""Weights of pretrained encoders: .bin files, whose code is not executed, and weights in several files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.pretrained_weights import BIN, INDEX, SAFETENSORS
 from tasks.common.errors import UserError
+from tasks.common.sha256 import digest_file
+from tasks.data.loading import load_rows
+from tasks.data.sources import open_data
+from tasks.glue import TASKS
 
 
 class Payload:
@@ -132,6 +138,33 @@ def test_integer_weights_are_rejected(
         UserError, match=f"{file} cannot be used: {name} holds .*, not floating-point numbers"
     ):
         TransformerEncoder.pretrained(str(place))
+
+
+def test_the_digest_of_an_encoder_covers_all_parts(tiny_encoder: Path, tmp_path: Path) -> None:
+    assert digest_encoder(str(tiny_encoder)) == digest_file(tiny_encoder / SAFETENSORS)
+    place = tmp_path / "parts"
+    shutil.copytree(tiny_encoder, place)
+    weights = load_file(place / SAFETENSORS)
+    (place / SAFETENSORS).unlink()
+    parts = {name: f"part-{index % 2}.safetensors" for index, name in enumerate(sorted(weights))}
+    (place / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": parts}))
+
+    def digest(factor: float) -> str | None:
+        for part in set(parts.values()):
+            by_name = {name: weights[name] * factor for name in weights if parts[name] == part}
+            save_file(by_name, place / part, {"format": "pt"})
+        return digest_encoder(str(place))
+
+    rows = load_rows(open_data("pocket"), TASKS["sst2"], "validation", 8)
+    digests, vectors = [], []
+    for factor in (1.0, 2.0):
+        digests.append(digest(factor))
+        vectors.append(FrozenEncoder(str(place), tmp_path / "cache").vectors(rows)[0])
+    assert None not in digests and digests[0] != digests[1]
+    assert not np.array_equal(*vectors), "vectors of other weights are not taken from the cache"
+    (place / "part-1.safetensors").unlink()
+    with pytest.raises(UserError, match=r"part-1\.safetensors is missing"):
+        digest_encoder(str(place))
 
 
 def test_a_bin_can_come_from_the_hub(

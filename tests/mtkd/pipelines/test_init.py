@@ -259,7 +259,7 @@ def test_a_data_set_on_the_hub_can_be_read(tmp_path: Path, monkeypatch: pytest.M
     parts = {"train": rows, "test": rows[:10], "unsupervised": plain}
     loaded = {name: datasets.Dataset.from_list(part, features=features) for name, part in parts.items()}
     asked = []
-    monkeypatch.setattr("tasks.data.hub_data._hub_responds", lambda name: True)
+    monkeypatch.setattr("tasks.data.hub_data.hub_error", lambda endpoint: None)
     monkeypatch.setattr("datasets.load_dataset", lambda *given: asked.append(given) or loaded)
     result = mtkd.init_pipeline("someone/reviews:plain", out=tmp_path)
     assert asked == [("someone/reviews", "plain")]

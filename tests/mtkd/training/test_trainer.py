@@ -23,6 +23,7 @@ from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.jobs.validation_scores import check_metric
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.checkpoint import save_checkpoint
@@ -233,6 +234,23 @@ def test_batches_of_a_token_budget_resume_and_take_micro_batches(
         patched.setattr(Trainer, "step", interrupted)
         student_after(tmp_path / "parts", tiny_teacher, **changes)
     assert_same(alone, student_after(tmp_path / "parts", tiny_teacher, **changes), atol=2e-5)
+
+
+def test_a_student_with_tied_weights_is_saved(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = BiLSTMEncoder.__init__
+
+    def build_tied(self: BiLSTMEncoder, *given: Any) -> None:
+        build(self, *given)
+        self.lstm.backwards = self.lstm.forwards
+
+    monkeypatch.setattr(BiLSTMEncoder, "__init__", build_tied)
+    weights = student_after(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
+    saved = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert "lstm.forwards.weight_hh_l0" in saved and "lstm.backwards.weight_hh_l0" not in saved
+    for name in ("forwards", "backwards"):
+        assert torch.equal(weights[f"encoder.lstm.{name}.weight_hh_l0"], saved["lstm.forwards.weight_hh_l0"])
 
 
 def test_damaged_weights_of_the_best_epoch_are_not_kept(

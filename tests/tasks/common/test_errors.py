@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import did_you_mean, did_you_mean_path, unknown
+from tasks.common.errors import MtkdWarning, did_you_mean, did_you_mean_path, unknown, warn_caller
+
+
+@pytest.mark.parametrize("package", ["mtkd", "tasks", "augment"])
+def test_a_warning_names_the_line_outside_of_mtkd(package: str) -> None:
+    inside = {"__name__": f"{package}.module", "warn": warn_caller}
+    exec("def work():\n    warn('careful')", inside)
+    with pytest.warns(MtkdWarning, match="careful") as caught:
+        inside["work"]()
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_lists_of_class_labels_are_matched_by_name() -> None:
     assert read(data_set(["spam", "ham"], [[0], [1, 0], []]), task) == [[0, 1], [1, 1], [0, 0]]
 
 
+def test_lists_of_one_length_are_matched_by_name() -> None:
+    task = replace(TASK, kind="multilabel", labels=("ham", "spam", "news"), metrics=("micro_f1",))
+    kind = datasets.List(datasets.ClassLabel(names=["news", "spam", "ham"]), length=2)
+    features = datasets.Features({"text": datasets.Value("string"), "label": kind})
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [[0, 1], [2, 0]]}, features)
+    assert pa.types.is_fixed_size_list(data.data.schema.field("label").type)
+    assert read(data, task) == [[0, 1, 1], [1, 0, 1]]
+
+
 @pytest.mark.parametrize("names", [["0", "1"], ["LABEL_0", "LABEL_1"]])
 def test_class_names_that_are_only_numbers_are_ids(names: list[str]) -> None:
     assert read(data_set(names, [0, 1, 1])) == [0, 1, 1]

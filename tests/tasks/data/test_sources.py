@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.common.errors import UserError
+from tasks.common.hub_loading import find_file, hub_error
 from tasks.data.file_readers import read_batches, read_file
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows
@@ -254,18 +255,24 @@ def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
     def no_name(*args: object, **kwargs: object) -> None:
+        asked.append(args)
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_name)
-    from tasks.data.hub_data import _hub_responds
-
-    _hub_responds.cache_clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    hub_error.cache_clear()
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     with pytest.raises(UserError, match="hub cannot be reached") as caught:
         load_rows(open_data("hub"), TASKS["rte"], "train")
-    _hub_responds.cache_clear()
+    looked_up = len(asked)
+    assert find_file("no-such/model", "config.json") is None
+    hub_error.cache_clear()
+    assert looked_up and len(asked) == looked_up, "one probe serves data sets and models"
     assert "`data='DIR'`" in str(caught.value) and "pocket" in str(caught.value)
     assert not slept  # no retries
 
@@ -287,7 +294,7 @@ def test_rows_are_read_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [1, -1]}, features=features)
 
-    monkeypatch.setattr(hubdata, "_hub_responds", lambda dataset: True)
+    monkeypatch.setattr(hubdata, "hub_error", lambda endpoint: None)
     monkeypatch.setattr(datasets, "load_dataset", load)
     rows = load_rows(open_data("hub"), TASKS["sst2"], "test")
     assert content(rows) == [("sst2/test/0", "a", 1), ("sst2/test/1", "b", None)]

@@ -21,7 +21,7 @@ from tasks.data.file_patterns import matching_files
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows, row_keys
 from tasks.data.sources import open_data
-from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled
+from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled, names_files
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_file import load_task
@@ -98,6 +98,16 @@ def test_unlabelled_rows_can_be_lists_patterns_or_files_of_a_split(tmp_path: Pat
         UserError, match=r"part-0.jsonl is named twice for the unlabelled rows of task 'pair'"
     ):
         appended(PAIR, [*files, folder / "part-0*"])
+    single = replace(PAIR, columns=("a",))
+    for names in (list(map(str, files)), [str(folder / "part-*")], [files[0], str(files[1])]):
+        assert names_files(names) and appended(single, names).texts[0].to_pylist() == expected
+    for names in (["no/such.csv"], ["s3://bucket/more"], (str(files[0]), "more.jsonl.gz")):
+        assert names_files(names)
+    for rows in (["a nice film", str(files[0])], ["what?"], ["a\0*"], ["x" * 5000], []):
+        assert not names_files(rows)
+    assert appended(single, ["a nice film"]).texts[0].to_pylist() == [*TRAIN["a"], "a nice film"]
+    with pytest.raises(UserError, match="no file of unlabelled rows of task 'pair': a nice film"):
+        UnlabelledRequest.of_files({"pair": ["a nice film"]}, None).open(open_data(None), PAIR)
     named_like_pattern = tmp_path / "rows [1]" / "all [2].jsonl"
     write(named_like_pattern, TEXTS)
     for request in (named_like_pattern, [named_like_pattern]):

@@ -393,6 +393,7 @@ def test_labels_with_commas_are_given_as_a_json_list() -> None:
     for labels in (["a", "b"], ["a, b", "c"], ["[a]", "b"], [" a", "b"]):
         assert parse_labels(f"x={label_list(labels)}") == {"x": labels}
     assert label_list(["a", "b c"]) == "a,b c"
+    assert parse_labels({"x": "spam, ham", "y": ("a", "b")}) == {"x": ["spam", "ham"], "y": ["a", "b"]}
     with pytest.raises(UserError, match=r"is not valid JSON \(Expecting value") as refused:
         parse_labels("x=[spam, ham]")
     assert "single quotes" in str(refused.value.hint) and "TASK=label,label" in str(refused.value.expected)
@@ -543,7 +544,7 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
     with pytest.raises(UserError, match="this model is not one"):
         api.evaluate(api.load(tiny_teacher), "pocket", "sst2", teacher_labels={"sst2": ["a", "b"]})
     with pytest.raises(UserError, match="unknown task in `teacher_labels` 'rte'"):
-        api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": ["a", "b"]})
+        api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": "a,b"})
 
 
 def test_a_student_can_be_compared_with_its_checkpoint_teacher(

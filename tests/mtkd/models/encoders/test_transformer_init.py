@@ -186,6 +186,52 @@ def test_recipes_that_copy_layers_keep_the_pooling_of_their_encoder(
     assert student_transformer(settings.student.transformer, spec).pooling == pooling
 
 
+def declaring(encoder: Path, place: Path, pooling: dict[str, Any]) -> str:
+    """Copy an encoder, and declare a pooling as sentence-transformers does."""
+    shutil.copytree(encoder, place)
+    (place / "1_Pooling").mkdir()
+    (place / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"embedding_dimension": 16, "pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, "cls"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"word_embedding_dimension": 16}, "mean"),
+    ],
+)
+def test_the_pooling_that_sentence_transformers_declares(
+    declared: dict[str, Any], expected: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    assert pretrained_config(declaring(tiny_encoder, tmp_path / "encoder", declared)).pooling == expected
+
+
+@pytest.mark.parametrize(
+    ("declared", "named"),
+    [
+        ({"pooling_mode": "max"}, "'max'"),
+        ({"pooling_mode": ["cls", "mean"]}, "'cls' and 'mean'"),
+        ({"pooling_mode_lasttoken": True}, "'lasttoken'"),
+        ({"pooling_mode_weightedmean_tokens": True}, "'weightedmean'"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "'max' and 'mean'"),
+    ],
+)
+def test_a_declared_pooling_that_is_not_supported_is_an_error(
+    declared: dict[str, Any], named: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    encoder = declaring(tiny_encoder, tmp_path / "encoder", declared)
+    with pytest.raises(UserError, match=f"pooling {named} is not supported\n  expected: mean or cls"):
+        pretrained_config(encoder)
+    assert pretrained_config(encoder, "mean").pooling == "mean"
+    assert built(Path(encoder), encoder, pooling="mean").config.pooling == "mean"
+    with pytest.raises(UserError, match=f"pooling {named} is not supported"):
+        built(Path(encoder), encoder, pooling="auto")
+
+
 def test_a_missing_pooler_is_initialised_randomly(tiny_teacher: Path) -> None:
     teacher = MultiTaskModel.load(tiny_teacher).encoder
     assert isinstance(teacher, TransformerEncoder) and not hasattr(teacher.body.pooler, "dense")
