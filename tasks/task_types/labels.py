@@ -16,6 +16,7 @@ from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
 
+UNKNOWN_LABEL = "unknown label"
 _MISSING = ("", "-1", "-1.0", "nan")
 
 
@@ -56,7 +57,12 @@ class ParsedLabels:
 
 
 def read_values(
-    task: Task, split: str, table: RawTable, values: np.ndarray, expected: Callable[[str], str]
+    task: Task,
+    split: str,
+    table: RawTable,
+    values: np.ndarray,
+    expected: Callable[[str], str],
+    kind_of: Callable[[str], str] = lambda text: UNKNOWN_LABEL,
 ) -> ParsedLabels:
     """Labels of one number per row, with a problem for each label that could not be parsed.
 
@@ -66,6 +72,7 @@ def read_values(
     Args:
         values: (n,) float64 of the column; NaN for values that are not labels of the task.
         expected: invalid label -> description of what was expected.
+        kind_of: invalid label -> the kind of its problem.
     """
     texts = task_labels(task, table)
     wrong = np.isnan(values)
@@ -77,7 +84,7 @@ def read_values(
         problem, kind = (
             ("no label", "no label")
             if not (value or "").strip()
-            else (f"label {brief(value)}{did_you_mean(value, task.labels)}", "unknown label")
+            else (f"label {brief(value)}{did_you_mean(value, task.labels)}", kind_of(value))
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)

@@ -11,7 +11,12 @@ from tasks.common.errors import did_you_mean, did_you_mean_path, unknown
 
 @pytest.mark.parametrize(
     ("requested", "suggested"),
-    [("ticket.toml", "tickets.toml"), ("other.csv", None), ("missing/tickets.toml", None)],
+    [
+        ("ticket.toml", "tickets.toml"),
+        ("other.csv", None),
+        ("nope.toml", None),
+        ("missing/tickets.toml", None),
+    ],
 )
 def test_a_missing_path_suggests_a_similar_name_beside_it(
     requested: str, suggested: str | None, tmp_path: Path
