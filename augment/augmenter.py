@@ -78,6 +78,18 @@ class Augmenter(Protocol):
         """True if `prepare` and `part` also take `FileRows`, which only other processes should read."""
         return False
 
+    @property
+    def chunk_copies(self) -> int | None:
+        """Approximate number of copies that are written together; None = those that `make` yields together.
+
+        `make` can then yield the copies of each row by themselves, so that progress is shown after each row.
+        """
+        return None
+
+    def check(self) -> None:
+        """Raise UserError if something that `prepare` needs is missing. Called before rows are read."""
+        return
+
     def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Augmenter:
         """Return an augmenter that has collected what it needs from all rows (task -> rows).
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from augment.masked_lm import MaskedLM
 
 COPIES = 20  # copies per row in the paper
-_CHUNK = 1024  # copies made at once
+_CHUNK = 1024  # copies written at once; texts that occur several times among them are read once
 _QUERIES = 64  # words whose neighbours are found at once
 
 
@@ -77,6 +77,7 @@ class Contextual(Augmenter):
     kind = "copies"
     schema = SCHEMA
     shard_copies = 20_000
+    chunk_copies = _CHUNK
     about = (
         "Each word is replaced with probability p (TinyBERT, Jiao et al. 2020): a word of one token by one "
         "of the most likely words of a masked language model at that place, any other word by one of its "
@@ -135,46 +136,58 @@ class Contextual(Augmenter):
         return partial(_load_in_worker, replace(self, model=path_for_workers(self.model)))
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
+        """Yield the copies of each row, in row order.
+
+        The model is run once for each word of a text, so a long text takes minutes on a CPU.
+        """
         lm = self._open()
-        step = max(1, _CHUNK // copies)
-        for start in range(0, len(rows), step):
-            yield self._chunk(lm, rows.take(np.arange(start, min(start + step, len(rows)))), copies)
+        prepared = dict[str, _Candidates]()
+        for row in range(len(rows)):
+            if row % max(1, _CHUNK // copies) == 0:
+                prepared = {}
+            yield self._copies_of_row(lm, rows.take(np.array([row])), copies, prepared)
 
     def _open(self) -> MaskedLM:
         from augment.masked_lm import open_masked_lm  # with torch, which the other augmenters do not need
 
         return open_masked_lm(self.model, self.device)
 
-    def _chunk(self, lm: MaskedLM, rows: Rows, copies: int) -> Copies:
-        distinct = pa.concat_arrays(list(rows.texts)).unique()
-        prepared = {text.text: (text, self._candidates(lm, text)) for text in _split(lm, distinct)}
-        streams = streams_of(self.seed, rows.uids, copies).reshape(len(rows), copies)
+    def _copies_of_row(
+        self, lm: MaskedLM, row: Rows, copies: int, prepared: dict[str, _Candidates]
+    ) -> Copies:
+        """The copies of one row.
+
+        Args:
+            prepared: text -> its words with their candidates, to which those of new texts are added.
+        """
+        texts = [column[0].as_py() for column in row.texts]
+        new = list(dict.fromkeys(text for text in texts if text not in prepared))
+        for text in _split(lm, pa.array(new, pa.string())):
+            prepared[text.text] = text, self._candidates(lm, text)
+        streams = streams_of(self.seed, row.uids, copies)
         turn = np.arange(copies) % 3
-        copied_texts: list[list[str]] = [[] for _ in rows.texts]
-        changed = np.zeros((len(rows), copies), np.int64)
-        words = 0
-        for row, texts in enumerate(zip(*(column.to_pylist() for column in rows.texts), strict=True)):
-            before = 0  # words of the row's texts so far
-            for number, (text, candidates) in enumerate(prepared[text] for text in texts):
-                sizes = np.array([len(some) for some in candidates], np.int64)
-                steps = G * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
-                draws = mix(streams[row][:, None] + steps)
-                active = (turn != 1 - number) | (len(texts) == 1)
-                replaced = active[:, None] & (draws < threshold(self.p)) & (sizes > 0)
-                chosen = below(mix(draws + G), sizes)
-                for copy in range(copies):
-                    parts = list(text.parts)
-                    for word in np.flatnonzero(replaced[copy]):
-                        parts[2 * word + 1] = candidates[word][chosen[copy, word]]
-                        changed[row, copy] += parts[2 * word + 1] != text.parts[2 * word + 1]
-                    copied_texts[number].append("".join(parts))
-                before += len(sizes)
-            words += before * copies
-        first, *second = (pa.array(column, pa.string()) for column in copied_texts)
-        pair = second[0] if second else pa.nulls(changed.size, pa.string())
-        table = copies_table(rows, copies, self.name, first, pair)
-        return Copies(table, words, int(changed.sum()), int((changed == 0).sum()))
+        columns: list[list[str]] = []
+        changed = np.zeros(copies, np.int64)
+        before = 0  # words of the row's texts so far
+        for number, (text, candidates) in enumerate(prepared[text] for text in texts):
+            sizes = np.array([len(some) for some in candidates], np.int64)
+            steps = G * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
+            draws = mix(streams[:, None] + steps)
+            active = (turn != 1 - number) | (len(texts) == 1)
+            replaced = active[:, None] & (draws < threshold(self.p)) & (sizes > 0)
+            chosen = below(mix(draws + G), sizes)
+            columns.append([])
+            for copy in range(copies):
+                parts = list(text.parts)
+                for word in np.flatnonzero(replaced[copy]):
+                    parts[2 * word + 1] = candidates[word][chosen[copy, word]]
+                    changed[copy] += parts[2 * word + 1] != text.parts[2 * word + 1]
+                columns[-1].append("".join(parts))
+            before += len(sizes)
+        first, *second = (pa.array(column, pa.string()) for column in columns)
+        pair = second[0] if second else pa.nulls(copies, pa.string())
+        table = copies_table(row, copies, self.name, first, pair)
+        return Copies(table, before * copies, int(changed.sum()), int((changed == 0).sum()))
 
     def _candidates(self, lm: MaskedLM, text: _Text) -> list[tuple[str, ...]]:
         """The candidates of each word of a text."""
@@ -217,6 +230,9 @@ class _Text:
     def longer(self) -> list[str]:
         """The words of several tokens."""
         return [word for word, position in zip(self.words, self.positions, strict=True) if position is None]
+
+
+_Candidates: TypeAlias = tuple[_Text, list[tuple[str, ...]]]  # a text, and the candidates of each word
 
 
 def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:

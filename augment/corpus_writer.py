@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from augment.augmenter import Augmenter
+from augment.copy_shards import COUNTS, copier, make_copies, plain_strings
 from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from mtkd.output_files.output_directory import check_directory, open_directory
-from mtkd.output_files.parquet_shards import ParquetFormat, TableChunk
-from mtkd.output_files.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.output_files.parquet_shards import ParquetFormat
+from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.errors import UserError, unknown
 from tasks.common.files import write_text
@@ -30,10 +30,8 @@ from tasks.common.records import write_record
 from tasks.common.sha256 import digest_bytes
 from tasks.data.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.data.file_rows import RowsInFiles
-from tasks.data.rows import Rows
 from tasks.task import MAX_COPIES, Task
 
-_COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
 
 # Settings that only name a model or file, whose digest is another setting.
@@ -154,7 +152,7 @@ def write_corpus(
             if method and getattr(method, "reads_files", False):
                 method = method.part(in_files)
             return method, in_files, shard.per_row
-        part = _plain_strings(source.take(np.asarray(shard.rows)))
+        part = plain_strings(source.take(np.asarray(shard.rows)))
         release_pages()
         augmenter = (
             None if load else job.augmenter.part(part) if workers.in_other_processes else job.augmenter
@@ -170,8 +168,8 @@ def write_corpus(
         advance(total_size(output.shards) - total_size(missing))
         output.write(
             missing,
-            None if load else _make_copies,
-            setup=partial(_copier, load) if load else None,
+            None if load else make_copies,
+            setup=partial(copier, load) if load else None,
             inputs=inputs,
             workers=workers,
             group=group,
@@ -212,7 +210,7 @@ def _output(
     tasks = [[task, job.copies[task], *digests[task]] for task in rows]
     augmenter_key = [job.augmenter.name, job.augmenter.schema.names, settings]
     key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, job.shard_copies]))
-    counts = (*_COUNTS, *job.augmenter.counted)
+    counts = (*COUNTS, *job.augmenter.counted)
     return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.augmenter.schema, counts, _DICTIONARY))
 
 
@@ -224,28 +222,6 @@ def _plan(job: CorpusJob, rows: Mapping[str, SourceRows]) -> list[PlannedShard]:
             numbers = range(start, min(start + step, len(part)))
             shards.append(PlannedShard(f"data/{task}-{number:05d}.parquet", task, numbers, job.copies[task]))
     return shards
-
-
-def _plain_strings(rows: Rows) -> Rows:
-    """Convert uids and texts to `pa.string()`, which augmenters expect; unlabelled rows are large strings."""
-    texts = tuple(text.cast(pa.string()) for text in rows.texts)
-    return replace(rows, uids=rows.uids.cast(pa.string()), texts=texts)
-
-
-def _make_copies(inputs: tuple[Augmenter, SourceRows, int], advance: Advance) -> Iterator[TableChunk]:
-    """Yield the copies of a shard's rows."""
-    method, rows, count = inputs
-    if isinstance(rows, RowsInFiles):
-        rows = rows.read()
-        rows = _plain_strings(rows.take(np.arange(len(rows))))
-    for copies in method.make(rows, count):
-        advance(copies.table.num_rows)
-        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS} | {**copies.counts})
-
-
-def _copier(load: Callable[[], Augmenter]) -> Make:
-    method = load()
-    return lambda inputs, advance: _make_copies((method, *inputs[1:]), advance)
 
 
 def _describe(
@@ -261,7 +237,7 @@ def _describe(
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
-        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
+        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in COUNTS)
         counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
         entry = CorpusTask(

@@ -7,6 +7,8 @@ Tang et al. 2019 (arXiv 1903.12136, section 3.2). For each word of a copy, u is 
                                   the frequency of those words in the task's rows
     else                          it is unchanged
 
+Without a tagger, any word can replace any other, and punctuation and clitics ('s) only one another.
+
 Then, with probability p_ngram, only an n-gram of the text is kept, with n from 1 to 5. For pairs of texts,
 copy 1 alters the first text, copy 2 the second, copy 3 both, copy 4 the first again, and so on; each altered
 text draws its own n-gram. The paper removes duplicate copies; here every row keeps all of its copies.
@@ -29,7 +31,7 @@ from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_files import tag_file_rows
 from augment.tagged_text import TaggedTexts, tag_rows
-from augment.tagging import NoTagger, WorkerTagger, open_tagger
+from augment.tagging import NoTagger, WorkerTagger, open_once
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
@@ -107,9 +109,14 @@ class Replacement(Augmenter):
             "words": digest_bytes(*(part for task in self.texts for part in (task, self.texts[task].digest))),
         }
 
+    def check(self) -> None:
+        """Raise UserError if the tagger is needed, but not installed."""
+        if self.p_pos:
+            open_once(self.tagger)
+
     def prepare(self, rows: Mapping[str, Rows | FileRows], workers: Workers = THIS_PROCESS) -> Replacement:
         """Tag the texts of all rows; UserError if the tagger is not installed."""
-        tagger = open_tagger(self.tagger) if self.p_pos else NoTagger()
+        tagger = open_once(self.tagger) if self.p_pos else NoTagger(kinds=False)
         sent = WorkerTagger.of(tagger, self.tagger) if workers.in_other_processes else tagger
 
         def tag(part: Rows | FileRows) -> TaggedTexts:

@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 _NLTK = "averaged_perceptron_tagger_eng"
 _INSTALL = (
     "python -m spacy download en_core_web_sm, or python -m nltk.downloader averaged_perceptron_tagger_eng; "
-    "`p_pos=0` needs no tagger"
+    "`tagger='none'` (any word can replace any other) and `p_pos=0` need no tagger"
 )
 _UNUSED = ("parser", "ner", "lemmatizer", "senter", "textcat")  # components that do not tag
 
@@ -32,13 +32,19 @@ class Tagger(Protocol):
 
 @dataclass(frozen=True)
 class NoTagger:
-    """Gives all words the same tag, so that any word can replace any other."""
+    """Gives all words the same tag, so that any word can replace any other.
 
+    Attributes:
+        kinds: whether punctuation and clitics ('s) have tags of their own. They often follow a word without a
+            space, so a word in their place would be joined to it.
+    """
+
+    kinds: bool = True
     name = "none"
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """Yield an empty tag for every word."""
-        return ([""] * len(words) for words in texts)
+        """Yield the tags of the words of each text: "", or the kind of what is not a word."""
+        return ([_kind(word) if self.kinds else "" for word in words] for words in texts)
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,17 @@ class WorkerTagger:
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
         """Yield the tags of each text; UserError if the tagger is another one in this process."""
-        tagger = _open_once(self.spec)
+        tagger = open_once(self.spec)
         if tagger.name != self.name:
             raise other_model(self.spec)
         return tagger.tag(texts)
+
+
+def _kind(word: str) -> str:
+    """ "" for a word, "clitic" for 's and the like, "punctuation" for other marks."""
+    if not any(character.isalnum() or character == "_" for character in word):
+        return "punctuation"
+    return "clitic" if word[0] in "'’" else ""
 
 
 def open_tagger(spec: str) -> Tagger:
@@ -157,7 +170,8 @@ def open_tagger(spec: str) -> Tagger:
 
 
 @cache
-def _open_once(spec: str) -> Tagger:
+def open_once(spec: str) -> Tagger:
+    """The tagger that `open_tagger` opens, once in each process."""
     return open_tagger(spec)
 
 
@@ -172,6 +186,6 @@ def _any_tagger() -> Tagger:
     except UserError as error:
         raise UserError(
             "no part-of-speech tagger is installed: neither an English spaCy model nor nltk's tagger",
-            expected="`tagger='spacy:MODEL'` or nltk, or `tagger='none'` for words of any part of speech",
+            expected="an installed tagger, or `tagger='none'`",
             hint=_INSTALL,
         ) from error

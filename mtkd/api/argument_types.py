@@ -78,5 +78,8 @@ RecordedData = Annotated[
         "only names can be recorded",
     ),
 ]
+Corpora = Annotated[
+    str | Path | Sequence[str | Path], Expected("the directory of a corpus, or a list of such directories")
+]
 Precision = Literal["fp32", "bf16"]
 Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # as in mtkd.knowledge_store.contents, which imports torch

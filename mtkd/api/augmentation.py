@@ -250,11 +250,14 @@ def _write(
     command: str,
 ) -> WrittenCorpus:
     """Load or scan the rows, and write their copies."""
+    from augment.copies_warnings import copies_warnings
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
     from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
     from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
+    if check := getattr(method, "check", None):
+        check()
     source = open_data(data)
     group = join_process_group()
     trainable = _trainable_tasks(tasks, data)
@@ -275,9 +278,12 @@ def _write(
     ready = method.prepare(to_prepare, workers)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies") as advance:
-        return write_corpus(
+        written = write_corpus(
             job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, group=group
         )
+    for text in copies_warnings(written.manifest) if group.first else ():
+        warn_caller(text)
+    return written
 
 
 def _load(

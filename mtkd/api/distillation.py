@@ -9,6 +9,7 @@ from typing import Any
 
 from mtkd.api.argument_types import (
     Callbacks,
+    Corpora,
     Device,
     Engine,
     Losses,
@@ -21,7 +22,7 @@ from mtkd.api.argument_types import (
     TrainSettings,
     Unlabelled,
 )
-from mtkd.api.training_request import model_or_path, prepare
+from mtkd.api.training_request import model_or_path, paths_of, prepare
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import NonNegativeInt, PositiveFloat, PositiveInt, Seed, checked
@@ -46,7 +47,7 @@ def distill(
     text: str | Path | None = None,
     text_column: str = "text",
     init: str | Path | None = None,
-    corpus: str | Path | None = None,
+    corpus: Corpora | None = None,
     store: str | Path | None = None,
     unlabelled: Unlabelled | None = None,
     settings: Settings | None = None,
@@ -83,7 +84,7 @@ def distill(
         text: a file or directory of plain text, instead of `data`.
         text_column: the column or key of `text` that holds the text.
         init: the weights that a Transformer student starts from: a run, or an encoder.
-        corpus: an augmented corpus, which is added to the training rows.
+        corpus: an augmented corpus, or a list of corpora, whose rows are added to the training rows.
         store: a knowledge store to use instead of the teacher.
         unlabelled: task -> unlabelled rows, which the teacher labels for the student to learn from: a
             file or pattern of files, a list of these, the name of a split without labels such as "test", or
@@ -138,7 +139,7 @@ def distill(
         model_or_path(teacher),
         request,
         processes,
-        corpus=Path(corpus) if corpus else None,
+        corpora=paths_of(corpus),
         store=Path(store) if store else None,
         teacher_labels=teacher_labels,
         unlabelled=({} if unlabelled is None else unlabelled, unlabelled_limit),

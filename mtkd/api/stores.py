@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtkd.api.argument_types import (
+    Corpora,
     Dtype,
     Engine,
     Model,
@@ -15,7 +16,7 @@ from mtkd.api.argument_types import (
     Settings,
     UnlabelledFiles,
 )
-from mtkd.api.training_request import model_or_path, paths_as_text
+from mtkd.api.training_request import model_or_path, paths_as_text, text_or_list
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
@@ -41,7 +42,7 @@ def plan_store(
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path = ".",
-    corpus: str | Path | None = None,
+    corpus: Corpora | None = None,
     limit: PositiveInt | None = None,
     unlabelled: UnlabelledFiles | None = None,
     unlabelled_limit: NonNegativeInt | None = None,
@@ -60,7 +61,7 @@ def plan_store(
         teacher: the teacher whose outputs are stored: a run of `refine` (or the model that it returned), or a
             pretrained encoder.
         out: the directory whose free disk space is checked.
-        corpus: an augmented corpus whose copies are also stored.
+        corpus: an augmented corpus, or a list of corpora, whose copies are also stored.
         limit: the maximum number of training rows per task.
         unlabelled, unlabelled_limit: files of unlabelled rows, and the maximum number of their rows per
             task (see `distill`); by default those of data and task files.
@@ -102,7 +103,7 @@ def build_store(
     tasks: TaskSpec,
     teacher: str | Path | Model,
     out: str | Path,
-    corpus: str | Path | None = None,
+    corpus: Corpora | None = None,
     limit: PositiveInt | None = None,
     unlabelled: UnlabelledFiles | None = None,
     unlabelled_limit: NonNegativeInt | None = None,
@@ -197,7 +198,7 @@ def store_request(
     data: str | Path | None,
     tasks: TaskSpec,
     teacher: str | Path | Model,
-    corpus: str | Path | None,
+    corpus: Corpora | None,
     limit: int | None,
     unlabelled: UnlabelledFiles | None,
     unlabelled_limit: int | None,
@@ -226,7 +227,7 @@ def store_request(
         tasks=describe(tasks),
         teacher=str(model_or_path(teacher)),
         sets=dict(settings or {}),
-        corpus=str(corpus) if corpus else None,
+        corpus=text_or_list(corpus),
         limit=limit,
         unlabelled=paths_as_text(unlabelled),
         unlabelled_limit=unlabelled_limit,

@@ -91,10 +91,28 @@ def load_recipe(
         names["learning_rates"] = names["train.lr"]
     for key in changes.keys() & plain.keys():
         refuse_contradiction(names.get(key, key), changes[key], key, plain[key])
+    _refuse_epochs_with_steps(changes, plain, names)
     try:
         return load_settings(recipe, command, changes | plain, describe(tasks))
     except UserError as error:
         raise _with_argument(error, shorthands, changes) from error
+
+
+def _refuse_epochs_with_steps(
+    changes: Mapping[str, Any], plain: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """Raise UserError if both epochs and steps are given, at least one of them not in `settings`.
+
+    Only settings: no error, since those of a grid and those of its cells are combined.
+    """
+    steps, epochs = ({**changes, **plain}.get(key) for key in ("train.steps", "train.epochs"))
+    if steps in (None, "none") or epochs is None or not changes.keys() & {"train.steps", "train.epochs"}:
+        return
+    raise UserError(
+        f"`{names.get('train.epochs', 'train.epochs')}={epochs}` has no effect together with "
+        f"`{names.get('train.steps', 'train.steps')}={steps}`, which sets the length of training",
+        hint="leave one of them out",
+    )
 
 
 def _with_argument(error: UserError, shorthands: Mapping[str, Any], changes: Mapping[str, Any]) -> UserError:
@@ -163,6 +181,18 @@ def model_or_path(model: Any) -> Any:
     if isinstance(model, Model):
         return str(model.path) if model.path else model.module
     return str(model) if isinstance(model, Path) else model
+
+
+def paths_of(value: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """The paths in an argument that may be one path or several; none for None and empty text."""
+    paths = [value] if isinstance(value, str | Path) else value or []
+    return [Path(path) for path in paths if path != ""]
+
+
+def text_or_list(value: str | Path | Sequence[str | Path] | None) -> str | list[str] | None:
+    """The paths in an argument as they are recorded: text for one path, a list for several."""
+    paths = [str(path) for path in paths_of(value)]
+    return paths if len(paths) > 1 else paths[0] if paths else None
 
 
 def paths_as_text(

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from tasks.checks.data_report import DataReport
     from tasks.checks.split_report import SplitReport
 
+# Kind of problem -> hint.
+_HINTS = {
+    "unknown label": "correct the labels in the file, or add them to `labels` in the task file",
+    "out of range": "correct the scores in the file, or change `range` in the task file",
+    "not a number": 'correct the scores in the file; for labels that are texts, use kind = "classify" in the '
+    "task file",
+}
 _MAX_LABELS = 6  # of a split with more labels, only the most and the least frequent one are printed
 
 
@@ -88,19 +95,26 @@ def _draw(report: DataReport, max_lines: int) -> None:
         echo(
             f"... and {counted(len(lines) - max_lines, 'more line')} (--list 0 prints all, --json every row)"
         )
-    if any(problem.kind == "unknown label" for problem in report.all_problems):
-        echo("  hint: correct the labels in the file, or add them to `labels` in the task file")
+    kinds = {problem.kind for problem in report.all_problems}
+    for hint in (hint for kind, hint in _HINTS.items() if kind in kinds):
+        echo(f"  hint: {hint}")
     warnings = len(report.all_problems) - report.error_count
     totals = counted(report.error_count, "error"), counted(warnings, "warning")
-    echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")
+    is_summary = len(lines) != len(report.all_problems)
+    summary = f", summarised in {counted(len(lines), 'line')}" if is_summary else ""
+    echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}{summary}")
 
 
 def _balance(split: SplitReport) -> str:
-    """The share of rows with each label, such as "positive 52%, negative 48%"; of many labels, two."""
-    total = sum(count.rows for count in split.balance)
+    """The share of rows with each label, such as "positive 52%, negative 48%"; of many labels, two.
+
+    Rows with an invalid label are a share of their own.
+    """
+    total = sum(count.rows for count in split.balance) + split.invalid
     counts = [count for count in split.balance if count.rows]
     shares = [f"{count.label} {count.rows / total:.0%}" for count in counts]
+    invalid = [f"invalid {split.invalid / total:.0%}"] if split.invalid else []
     if len(counts) <= _MAX_LABELS:
-        return ", ".join(shares)
+        return ", ".join([*shares, *invalid])
     ranked = sorted(range(len(counts)), key=lambda n: counts[n].rows, reverse=True)
-    return f"{len(counts)} labels: {shares[ranked[0]]} to {shares[ranked[-1]]}"
+    return ", ".join([f"{len(counts)} labels: {shares[ranked[0]]} to {shares[ranked[-1]]}", *invalid])

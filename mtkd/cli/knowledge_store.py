@@ -12,6 +12,7 @@ import mtkd
 from mtkd.cli.options import (
     PATH,
     command_line,
+    corpora_option,
     echo,
     limit_option,
     overwrite_option,
@@ -49,12 +50,7 @@ contents_options = stack(
     ),
     click.option("--tasks", metavar="T", help="tasks, groups of tasks or task files, comma-separated"),
     click.option("--teacher", metavar="DIR", help="a run of mtkd refine, or a pretrained encoder"),
-    click.option(
-        "--corpus",
-        type=PATH,
-        metavar="DIR",
-        help="an augmented corpus to store as well",
-    ),
+    corpora_option,
     limit_option,
     unlabelled_option,
     unlabelled_limit_option,

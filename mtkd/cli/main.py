@@ -22,7 +22,11 @@ _AGAIN = "  hint: run the same command again; with --out it resumes from its las
 
 _NO_MEMORY = r"can't allocate memory|out of memory|not enough memory"  # torch raises a plain RuntimeError
 _CONNECTION_LOST = r"Connection (closed|reset) by peer"  # the message of gloo; NCCL has an error class
-_TRAINING_PACKAGES = ("torch", "transformers", "safetensors")  # not needed to run exported models
+# Not needed to run exported models.
+_TRAINING_PACKAGES = (
+    *("torch", "transformers", "safetensors", "accelerate", "datasets", "huggingface_hub", "sklearn"),
+    *("scipy", "psutil", "matplotlib", "spacy", "nltk", "tensorboard"),
+)
 
 
 @click.group(
@@ -94,8 +98,9 @@ def main() -> None:
             raise
         _fail(
             [
-                f"this needs the package {error.name!r}",
-                "  hint: pip install mtkd with its dependencies; `mtkd predict` with an export needs fewer",
+                f"this needs the package {_first_missing(error.name)!r}",
+                "  hint: pip install mtkd with its dependencies; without them, `mtkd predict` runs exported "
+                "models",
             ],
             2,
         )
@@ -117,6 +122,15 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise
         _fail(["there is not enough memory for this", "  hint: use smaller sizes or batches"], 2)
+
+
+def _first_missing(name: str) -> str:
+    """ "torch" if it is missing, too, because other packages are missing with it; else the given name."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        return "torch"
+    return name
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:

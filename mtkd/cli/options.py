@@ -53,6 +53,13 @@ data_option = click.option(
     help="the source of the rows; if given several times, each split is read from the first source that has "
     "it; not needed for task files with [files]",
 )
+corpora_option = click.option(
+    "--corpus",
+    multiple=True,
+    metavar="DIR",
+    callback=one_or_several,
+    help="a corpus written by mtkd augment, added to the training rows; may be given several times",
+)
 out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
 overwrite_option = click.option("--overwrite", is_flag=True, help="replace another run or output in --out")
 seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="random seed")

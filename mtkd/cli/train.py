@@ -13,6 +13,7 @@ import click
 from mtkd.cli.options import (
     PATH,
     command_line,
+    corpora_option,
     data_option,
     echo,
     finetune_options,
@@ -81,7 +82,7 @@ def refine(json_file: str | None, **options: Any) -> None:
 )
 @teacher_labels_option
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
-@click.option("--corpus", metavar="DIR", help="a corpus written by mtkd augment, added to the training rows")
+@corpora_option
 @click.option("--store", metavar="DIR", help="a knowledge store to use instead of the teacher")
 @unlabelled_option
 @unlabelled_limit_option

@@ -1,16 +1,18 @@
-"""The rows of an augmented corpus that a run trains on."""
+"""The rows of augmented corpora that a run trains on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from mtkd.models.multitask import MultiTaskModel
 from tasks.common.errors import UserError, counted
-from tasks.data.corpus_reader import CorpusTask, corpus_rows, read_corpus
+from tasks.common.sha256 import digest_bytes
+from tasks.data.corpus_reader import CorpusManifest, CorpusTask, corpus_rows, read_corpus
 from tasks.data.loading import digest_blocks, digest_rows, sample_rows
 from tasks.data.rows import Rows, concat
 from tasks.data.sources import DataSource
@@ -18,49 +20,84 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 
 
-def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:
-    """The names of the tasks of a corpus of generated questions; empty for a corpus of augmented copies.
-
-    Raises:
-        UserError: the corpus has questions, but for none of `tasks`.
-    """
-    manifest = read_corpus(corpus)
-    if manifest.kind != "questions":
-        return []
-    names = [entry.name for entry in manifest.tasks]
-    if not set(names) & {task.name for task in tasks}:
-        raise UserError(
-            f"the corpus {corpus} has questions for {', '.join(names)}, but the run trains on "
-            f"{', '.join(task.name for task in tasks)}",
-            hint="add its task to `tasks`, or make questions for another task: "
-            "`mtkd.augment.generate_questions(task='TASK', ...)`",
-        )
-    return names
+def corpora_key(corpora: Sequence[Path]) -> str | None:
+    """The key of a corpus, or a digest of the keys of several; None if there is none."""
+    keys = [read_corpus(corpus).key for corpus in corpora]
+    return digest_bytes("+".join(keys)) if len(keys) > 1 else keys[0] if keys else None
 
 
-def add_corpus(
-    corpus: Path,
+def add_corpora(
+    corpora: Sequence[Path],
     source: DataSource,
     tasks: Sequence[Task],
     task: Task,
     split: Rows,
     train: Rows,
     unlabelled: UnlabelledRequest | None,
-) -> Rows:
-    """The training rows of a task, followed by rows of the corpus: questions, or copies as in `add_copies`.
+) -> tuple[Rows, dict[str, int]]:
+    """Add the rows that corpora have for a task to its training rows.
+
+    These are questions, or the augmented copies of the training rows and of the unlabelled rows of the run.
+    Nothing is added to tasks that no corpus has.
 
     Args:
         tasks: all tasks of the run.
+        split: all rows of the training split.
+        train: those of them that the run uses.
+        unlabelled: which unlabelled rows it uses; None = none.
+
+    Returns:
+        The training rows, followed by those of the corpora; and the number of rows of each kind ("copies",
+        "questions") that were added.
 
     Raises:
-        UserError: as for `question_tasks` and `add_copies`.
+        UserError: a corpus has rows for none of `tasks`, or was made from other rows of this task.
     """
-    if names := question_tasks(corpus, tasks):
-        return concat([train, corpus_rows(corpus, task.name)]) if task.name in names else train
-    return add_copies(corpus, source, task, split, train, unlabelled)
+    parts, counts = [train], dict[str, int]()
+    for corpus in corpora:
+        manifest = read_corpus(corpus)
+        _check_tasks(corpus, manifest, tasks)
+        if task.name not in (entry.name for entry in manifest.tasks):
+            continue
+        if manifest.kind == "questions":
+            added = corpus_rows(corpus, task.name)
+        else:
+            added = _copies(corpus, source, task, split, train, unlabelled)
+        counts[manifest.kind] = counts.get(manifest.kind, 0) + len(added)
+        if len(added):
+            parts.append(_distinct(added, parts))
+    return concat(parts), counts
 
 
-def add_copies(
+def _check_tasks(corpus: Path, manifest: CorpusManifest, tasks: Sequence[Task]) -> None:
+    """Raise UserError if a corpus has rows for none of the tasks of a run."""
+    names = [entry.name for entry in manifest.tasks]
+    if not set(names) & {task.name for task in tasks}:
+        function = "generate_questions(task" if manifest.kind == "questions" else "mask(tasks"
+        raise UserError(
+            f"the corpus {corpus} has {manifest.kind} for {', '.join(names)}, but the run trains on "
+            f"{', '.join(task.name for task in tasks)}",
+            hint=f"add its task to `tasks`, or make {manifest.kind} for another task: "
+            f"`mtkd.augment.{function}='TASK', ...)`",
+        )
+
+
+def _distinct(rows: Rows, earlier: Sequence[Rows]) -> Rows:
+    """Rows of a corpus with other uids and groups than those of earlier corpora, which may be equal.
+
+    Args:
+        earlier: the training rows, then the rows of earlier corpora.
+    """
+    if len(earlier) == 1:
+        return rows
+    uids = pc.binary_join_element_wise(rows.uids, f"corpus {len(earlier)}", "#")
+    groups = rows.groups
+    if groups is not None:
+        groups = groups + 1 + max(int(part.groups.max()) for part in earlier if part.groups is not None)
+    return replace(rows, uids=uids, groups=groups)
+
+
+def _copies(
     corpus: Path,
     source: DataSource,
     task: Task,
@@ -68,18 +105,10 @@ def add_copies(
     train: Rows,
     unlabelled: UnlabelledRequest | None,
 ) -> Rows:
-    """The training rows, followed by the augmented copies of these and of the unlabelled rows of the run.
+    """The augmented copies of the training rows and of the unlabelled rows of a run; see `add_corpora`.
 
     In a task whose rows are candidates in groups, the copies of a group with the same copy number form a
     group.
-
-    Args:
-        split: all rows of the training split.
-        train: those of them that the run uses.
-        unlabelled: which unlabelled rows it uses; None = none.
-
-    Raises:
-        UserError: the corpus lacks the task, or was made from other rows.
     """
     manifest = read_corpus(corpus)
     entry = manifest.task(task.name)
@@ -96,7 +125,7 @@ def add_copies(
         copy_numbers = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
         n_groups = int(parents.groups.max()) + 1
         copies = replace(copies, groups=parents.groups[parent_rows] + copy_numbers * n_groups)
-    return concat([train, copies]) if len(copies) else train
+    return copies
 
 
 def _check_origin(
@@ -130,17 +159,17 @@ def _check_origin(
         )
 
 
-def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
-    """Check that the mask token of a corpus is that of the models.
+def check_masks(corpora: Sequence[Path], role: str, model: MultiTaskModel | None) -> None:
+    """Check that the mask token of corpora is that of a model.
 
     Args:
-        models: role ("teacher", "student") -> model.
+        role: "teacher" or "student", for the message.
 
     Raises:
-        UserError: a model has another mask token.
+        UserError: the model has another mask token.
     """
-    token = read_corpus(corpus).settings.get("mask_token")
-    for role, model in models.items():
+    for corpus in corpora if model else ():
+        token = read_corpus(corpus).settings.get("mask_token")
         if model and token is not None and model.tokeniser.mask_token != token:
             raise UserError(
                 f"the corpus {corpus} masks words with {token!r}, but the mask token of the {role} is "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.jobs.request import Request
-from mtkd.jobs.training_corpus import add_corpus
+from mtkd.jobs.training_corpus import add_corpora
 from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
@@ -32,12 +32,23 @@ class TaskData:
         validation: split -> rows.
         unlabelled: how many of the training rows are unlabelled rows; they are the last ones. Rows are
             counted before they are cut into windows.
+        corpora: how many of them are rows of corpora, by kind ("copies" or "questions").
     """
 
     task: Task
     train: Rows
     validation: Mapping[str, Rows]
     unlabelled: int = 0
+    corpora: Mapping[str, int] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """How many rows of each kind there are to train on, for users. Call it before `for_reader`."""
+        own_rows = len(self.train) - self.unlabelled - sum(self.corpora.values())
+        labelled = int(has_label(self.train.labels[:own_rows]).sum())
+        others = {"with soft labels only" if self.task.soft_labels else "unlabelled": own_rows - labelled}
+        others["unlabelled"] = others.get("unlabelled", 0) + self.unlabelled
+        counts = [f"{count:,} {kind}" for kind, count in (others | dict(self.corpora)).items() if count]
+        return ", ".join([f"{self.task.name}: {counted(labelled, 'labelled row')}", *counts])
 
 
 @dataclass(frozen=True)
@@ -226,18 +237,18 @@ def trainable_tasks(spec: str | Sequence[Task], data: Any = None) -> list[Task]:
 def load_training_data(
     request: Request,
     tasks: list[Task],
-    corpus: Path | None = None,
+    corpora: Sequence[Path] = (),
     unlabelled: UnlabelledRequest | None = None,
 ) -> TrainingData:
     """Read and validate all rows of a run.
 
     Args:
-        corpus: an augmented corpus whose copies or questions are added to the training rows.
+        corpora: augmented corpora whose copies or questions are added to the training rows.
         unlabelled: which unlabelled rows are added to the training rows; None = none.
 
     Raises:
-        UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from
-            other rows.
+        UserError: invalid data; a task without validation rows; a corpus that has none of the tasks or was
+            made from other rows.
     """
     source = request.source()
     parts = []
@@ -247,8 +258,7 @@ def load_training_data(
         assert task.train is not None, "trainable_tasks refuses others"
         all_rows = load_rows(source, task, task.train)
         train = sample_rows(all_rows, request.limit)
-        if corpus:
-            train = add_corpus(corpus, source, tasks, task, all_rows, train, unlabelled)
+        train, counts = add_corpora(corpora, source, tasks, task, all_rows, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
         warnings += trained_warnings(all_rows, validation)
         for rows in (train, *validation.values()):
@@ -258,7 +268,7 @@ def load_training_data(
             added_rows = train.slice(len(train) - added, len(train))
             digests[f"{task.name}/{UNLABELLED}"] = digest_rows(added_rows)
             warnings += overlap_warnings(source, task, added_rows, unlabelled.split_of(task))
-        parts.append(TaskData(task, train, validation, added))
+        parts.append(TaskData(task, train, validation, added, counts))
     splits = [(part.task, split) for part in parts for split in (part.train.split, *part.validation)]
     if ignored := source.outside_warning(splits):
         warnings.append(ignored)

@@ -112,11 +112,14 @@ class TrainingJob(ABC):
             if main:
                 run.clean_up()
             return run
+        sizes = [part.describe() for part in self._rows.data.parts] if self._rows else []
         with keep_memory():
             model = self.prepare()
             for text in self.warnings if main else ():
                 self.warn(text)
             rows = {"rows": self._rows.data.summary()} if self._rows else {}
+            for line in sizes:
+                say(line)
             values = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
             with run.open(ProcessGroup.of(self.accelerator), **inputs, **rows, **values):
                 if run.finished:  # by another process, in the meantime

@@ -30,6 +30,7 @@ class SplitReport:
         rows: number of readable rows.
         balance: rows per label; the remaining rows have invalid labels. Rows that have only soft labels are
             counted under "soft labels".
+        invalid: number of rows with an invalid label.
         lengths: one record per text column.
         duplicates: rows with the same texts and label as an earlier row.
         overlap: rows with the same texts as a training row; None for the training split itself.
@@ -48,6 +49,7 @@ class SplitReport:
     overlap: int | None
     problems: tuple[Problem, ...]
     soft_labels: str | None = None
+    invalid: int = 0
 
     @property
     def overlap_share(self) -> float | None:
@@ -80,7 +82,7 @@ def report_split(
     groups = GroupSizes(task)
     problems: list[Problem] = []
     unread: list[Problem] = []
-    labels_differ, soft_kind = False, None
+    labels_differ, soft_kind, invalid = False, None, 0
     for raw in tables:
         unread += _unread_warnings(task, raw, reported_columns)
         statistics.add(raw)
@@ -92,6 +94,7 @@ def report_split(
         groups.add(raw, labels)
         if labels is not None:
             balance.add(labels)
+            invalid += len({problem.row for problem in labels.problems if problem.column == task.label})
             soft_kind = soft_kind or labels.soft_kind
     counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
@@ -111,6 +114,7 @@ def report_split(
         overlap=None if train_hashes is None else statistics.seen,
         problems=(*problems, *unread, *suspicious),
         soft_labels=soft_kind,
+        invalid=invalid,
     )
     return report, distinct
 

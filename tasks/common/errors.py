@@ -13,6 +13,7 @@ from pathlib import Path
 from tasks.common.urls import as_url
 
 _MAX_NAMES = 8
+_MIN_SIMILARITY = 0.6  # of two names of files, from 0 to 1
 
 
 class UserError(Exception):
@@ -97,8 +98,14 @@ def did_you_mean_path(path: Path) -> str:
         beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
     except OSError:  # no such directory, or one that cannot be read
         return ""
-    near = difflib.get_close_matches(path.name, [name for name in beside if name != path.name], n=1)
+    similar = [name for name in beside if name != path.name and _similar_stems(name, path)]
+    near = difflib.get_close_matches(path.name, similar, n=1)
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
+
+
+def _similar_stems(name: str, path: Path) -> bool:
+    """Whether two names are similar without their suffixes, as equal suffixes say nothing about the names."""
+    return difflib.SequenceMatcher(None, Path(name).stem, path.stem).ratio() >= _MIN_SIMILARITY
 
 
 def reason_of(error: Exception) -> str:

@@ -63,7 +63,8 @@ class CorpusTask(Record):
         name: the task.
         texts: number of text columns, 1 or 2.
         copies: copies per source row.
-        source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
+        source_rows: number of source rows; `rows` is copies * source_rows, or less, since rows without text
+            are not copied (for questions: at most that).
         source_digest: digest of the source rows of the training split (`tasks.data.loading.digest_blocks`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.

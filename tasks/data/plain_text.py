@@ -60,12 +60,7 @@ class TextFiles:
             raise UserError(f"no such file or directory: {path}", expected=f"text as {', '.join(_FORMATS)}")
         paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _readable(p))
         if not paths or not all(map(_readable, paths)):
-            problem = "is not a text file" if path.is_file() else "contains no text files"
-            raise UserError(
-                f"{path} {problem} that can be read",
-                expected=", ".join(_FORMATS),
-                hint="convert tables to JSON lines or parquet with a column of texts",
-            )
+            raise _not_text(path)
         for file in paths:
             if file.suffix == ".parquet":
                 _check_column(file, column)
@@ -157,6 +152,20 @@ def clean(value: Any) -> str:
 
 def _readable(path: Path) -> bool:
     return path.is_file() and path.name.endswith(_FORMATS)
+
+
+def _not_text(path: Path) -> UserError:
+    """The error for a file or directory without plain text; tables as CSV may be meant."""
+    problem = "is not a text file that can be read" if path.is_file() else "contains no text files"
+    hint = "convert tables to JSON lines or parquet with a column of texts"
+    if ".csv" in path.suffixes or ".tsv" in path.suffixes:
+        problem = "is a table as CSV, which cannot be read as plain text"
+        parquet = path.name.partition(".")[0] + ".parquet"
+        hint = (
+            f"convert it with `pandas.read_csv({path.name!r}).to_parquet({parquet!r})`, and name its column "
+            "of texts with `text_column='COLUMN'`"
+        )
+    return UserError(f"{path} {problem}", expected=", ".join(_FORMATS), hint=hint)
 
 
 def _check_column(path: Path, column: str) -> None:

@@ -17,6 +17,7 @@ from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
 
+UNKNOWN_LABEL = "unknown label"
 _MISSING = ("", "-1", "-1.0", "nan")
 
 
@@ -74,7 +75,12 @@ def split_label_list(text: str, labels: Collection[str] = ()) -> list[str]:
 
 
 def read_values(
-    task: Task, split: str, table: RawTable, values: np.ndarray, expected: Callable[[str], str]
+    task: Task,
+    split: str,
+    table: RawTable,
+    values: np.ndarray,
+    expected: Callable[[str], str],
+    kind_of: Callable[[str], str] = lambda text: UNKNOWN_LABEL,
 ) -> ParsedLabels:
     """Labels of one number per row, with a problem for each label that could not be parsed.
 
@@ -84,6 +90,7 @@ def read_values(
     Args:
         values: (n,) float64 of the column; NaN for values that are not labels of the task.
         expected: invalid label -> description of what was expected.
+        kind_of: invalid label -> the kind of its problem.
     """
     texts = task_labels(task, table)
     wrong = np.isnan(values)
@@ -95,7 +102,7 @@ def read_values(
         problem, kind = (
             ("no label", "no label")
             if not (value or "").strip()
-            else (f"label {brief(value)}{did_you_mean(value, task.labels)}", "unknown label")
+            else (f"label {brief(value)}{did_you_mean(value, task.labels)}", kind_of(value))
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)

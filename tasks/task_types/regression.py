@@ -36,7 +36,7 @@ class Regression(TaskType):
         """Finite scores inside the task's range, rounded to float32 as on the hub."""
         allowed = f"a number from {task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
         values = _scores(task, task_labels(task, table))
-        return read_values(task, split, table, values, lambda text: allowed)
+        return read_values(task, split, table, values, lambda text: allowed, _kind_of_problem)
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
         """The number of rows in each fifth of the range."""
@@ -103,6 +103,11 @@ def _scores(task: Task, texts: pa.Array) -> np.ndarray:
         low, high = np.float32(task.range[0]), np.float32(task.range[1])
         values = np.where((values >= low) & (values <= high), values, np.float32(np.nan))
     return values.astype(np.float64)
+
+
+def _kind_of_problem(text: str) -> str:
+    """The kind of problem of a label that is not a score of the task."""
+    return "not a number" if math.isnan(_number(text)) else "out of range"
 
 
 def _number(text: str) -> float:

@@ -17,6 +17,7 @@ from scipy import stats
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFast
 
 from augment.contextual import Contextual
+from augment.copy_shards import make_copies
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masked_lm import open_masked_lm
 from mtkd.output_files.worker_pools import Engine, Workers
@@ -192,6 +193,20 @@ def test_chunks_do_not_change_the_copies(masked_lm: Path, monkeypatch: pytest.Mo
     assert copies_of(rows, method, 5) == copied_texts
     assert copies_of(rows.take(np.array([7, 1])), method, 5) == copied_texts[35:40] + copied_texts[5:10]
     assert copies_of(rows, replace(method, seed=1), 5) != copied_texts
+
+
+def test_progress_is_reported_after_each_row_and_does_not_change_what_is_written(masked_lm: Path) -> None:
+    rows = make_rows(TEXTS * 3)
+    method = Contextual(str(masked_lm), device="cpu").prepare({"mrpc": rows})
+    advanced: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Contextual, "chunk_copies", 35)
+        parts = list(make_copies((method, rows, 5), advanced.append))
+    assert advanced == [5] * 18
+    assert [part.table.num_rows for part in parts] == [30, 30, 15], "7 rows, of which one has no text"
+    (whole,) = make_copies((method, rows, 5), advanced.append)
+    assert whole.table.equals(pa.concat_tables([part.table for part in parts]))
+    assert all(sum(part.counts[name] for part in parts) == whole.counts[name] for name in whole.counts)
 
 
 def test_words_are_replaced_at_the_rate_and_each_candidate_is_equally_likely(masked_lm: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from interrupted_shards import flip_a_bit, interrupt
 
+from augment.copies_warnings import copies_warnings
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
@@ -105,6 +106,30 @@ def test_manifest_counts_match_the_shards(finished):
         and "mtkd augment mask" in card
         and "| rte | 100 | 4 | 400 |" in card
     )
+
+
+def test_rows_without_text_are_not_copied(tmp_path):
+    texts = ["some words here", " ", "", "."]
+    rows = {
+        "rte": replace(ROWS["rte"].slice(0, 4), texts=(pa.array(texts), pa.array([*texts[:3], ""]))),
+        "sst2": replace(ROWS["sst2"].slice(0, 4), texts=(pa.array(texts),)),
+    }
+    for method in (Masking(0.3, seed=5), Replacement(tagger="none")):
+        job = replace(JOB, augmenter=method.prepare(rows), shard_copies=8)
+        write_corpus(job, rows, tmp_path / method.name)
+        manifest = read_corpus(tmp_path / method.name)
+        assert [(task.source_rows, task.rows) for task in manifest.tasks] == [(4, 2 * 4), (4, 2 * 3)]
+        parents = corpus_rows(tmp_path / method.name, "rte").uids.to_pylist()
+        assert [uid.rpartition("#")[0][-2:] for uid in parents] == ["/0"] * 4 + ["/3"] * 4
+        assert all(0 <= task.unchanged <= 1 for task in manifest.tasks)
+        assert copies_warnings(manifest)[0] == "2 rows of rte have no text and were not copied"
+
+
+def test_many_unchanged_copies_cause_a_warning(finished, tmp_path):
+    assert copies_warnings(read_corpus(finished)) == []
+    write_corpus(replace(JOB, augmenter=Masking(0.01)), ROWS, tmp_path / "c")
+    first, _ = copies_warnings(read_corpus(tmp_path / "c"))
+    assert "no word is changed in" in first and "a higher probability than `p=0.01` changes more" in first
 
 
 def test_datasets_loads_it_and_no_row_has_a_label(finished, tmp_path):

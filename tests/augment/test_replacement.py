@@ -227,6 +227,22 @@ def test_replacements_have_the_given_rates_and_the_same_tag():
     assert stats.binomtest(drawn["axbx"], drawn["axbx"] + drawn["axcx"], share).pvalue > 1e-3
 
 
+def test_without_a_tagger_punctuation_and_clitics_are_replaced_only_by_one_another():
+    text = "Maj. Gen. J.E.B. Stuart 's men ( 'the cavalry' ) aren't here - they 've left; 3.5% of_them, no?"
+    rows = make_rows([text] * 50)
+    method = Replacement(tagger="none", p_mask=0, p_pos=0.9, p_ngram=0).prepare({"mrpc": rows})
+
+    def kinds(text: str) -> list[tuple[str, str]]:
+        """The space before each word, and what kind of word it is."""
+        return [
+            (space, "'s" if word in ("'s", "'ve") else "a" if any(map(str.isalnum, word)) else ".")
+            for space, word in split_words(text)
+        ]
+
+    made = [copied for _, _, (copied,) in copies_of(rows, method, 5)]
+    assert all(kinds(copied) == kinds(text) for copied in made) and len(set(made)) == 250
+
+
 def test_ngrams_are_one_to_five_words_of_the_text():
     text = [f"w{number}" for number in range(30)]
     rows = make_rows([" ".join(text)] * 300)
@@ -331,9 +347,17 @@ def test_a_missing_tagger_is_an_error_that_says_what_to_install(mtkd, tmp_path, 
         "--out",
         tmp_path / "c",
     )
-    answered = mtkd(*words)
+    with monkeypatch.context() as patch:
+        patch.setattr("mtkd.api.augmentation.load_rows", None)  # no rows are read before this error
+        answered = mtkd(*words)
     assert answered.code == 2 and not (tmp_path / "c").exists()
-    for part in ("no tagger", "spacy download", "nltk.downloader", "--p-pos 0"):
+    for part in (
+        "no part-of-speech tagger",
+        "spacy download",
+        "nltk.downloader",
+        "--tagger none",
+        "--p-pos 0",
+    ):
         assert part in answered.err
     assert mtkd(*words, "--p-pos", 0, "--copies", 3, "--quiet").code == 0
     assert read_corpus(tmp_path / "c").rows == 60

@@ -44,7 +44,7 @@ def distill(
     request: Request,
     settings: DistillSettings,
     teacher: TeacherSpec,
-    corpus: Path | None = None,
+    corpora: Sequence[Path] = (),
     store: Path | None = None,
     *,
     teacher_labels: LabelsSpec = None,
@@ -61,7 +61,7 @@ def distill(
             checkpoint, a model object, or several by task (see
             `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term needs logits, it can also be
             a pretrained encoder; None only if no term needs a teacher, or if the rows have soft labels.
-        corpus: an augmented corpus whose copies are added to the training rows.
+        corpora: augmented corpora whose rows are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
         unlabelled: the unlabelled rows that the student also learns from; by default those that the tasks
@@ -90,7 +90,7 @@ def distill(
     if terms is not None:
         labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
     teacher_is_optional = labels_only or any(task.soft_labels for task in tasks)
-    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, teacher_is_optional)
+    sources: dict[str, Any] = _source_names(settings, teacher, corpora, store, teacher_is_optional)
     if teacher_labels:
         sources["teacher_labels"] = parse_labels(teacher_labels)
     if student is not None:
@@ -112,7 +112,7 @@ def distill(
         callbacks=callbacks,
         warn=warn,
         validated=validated,
-        corpus=corpus,
+        corpora=corpora,
         unlabelled=usable,
         student=student,
     )
@@ -157,11 +157,11 @@ def _setting_value(settings: DistillSettings, key: str) -> Any:
 def _source_names(
     settings: DistillSettings,
     teacher: TeacherSpec,
-    corpus: Path | None,
+    corpora: Sequence[Path],
     store: Path | None,
     teacher_is_optional: bool,
 ) -> dict[str, Any]:
-    """The names of teacher, corpus and store for the run's record.
+    """The names of teacher, corpora and store for the run's record.
 
     Args:
         teacher_is_optional: True if the student can learn without a teacher.
@@ -175,10 +175,12 @@ def _source_names(
             hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher='DIR'`, a knowledge "
             "store as `store='DIR'`, or train on labels alone with `settings={'supervision': 'labels'}`",
         )
-    if corpus and settings.supervision == "labels":
+    if corpora and settings.supervision == "labels":
         raise UserError(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             hint="leave `corpus` out",
         )
-    names = {"teacher": describe_teachers(teacher), "corpus": str(corpus) if corpus else None}
+    paths = [str(corpus) for corpus in corpora]
+    corpus = paths if len(paths) > 1 else paths[0] if paths else None
+    names = {"teacher": describe_teachers(teacher), "corpus": corpus}
     return {**names, "store": str(store)} if store else names

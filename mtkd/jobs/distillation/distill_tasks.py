@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mtkd.jobs.distillation.unlabelled_rows import (
     few_rows_warnings,
     stored_logits,
 )
-from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_corpus import check_masks, corpora_key
 from mtkd.jobs.training_data import EncodedRows, load_training_data
 from mtkd.jobs.validation_scores import evaluator
 from mtkd.knowledge_store.store_manifest import StoreManifest
@@ -43,7 +43,6 @@ from mtkd.training.trainer import Evaluate
 from tasks.common.errors import UserError, counted
 from tasks.common.progress import say
 from tasks.common.sha256 import digest_file
-from tasks.data.corpus_reader import read_corpus
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
@@ -57,7 +56,7 @@ class TaskDistillation(StagedJob):
     """Trains a student on the rows of tasks (`distill_text` trains one on plain text).
 
     Attributes:
-        corpus: an augmented corpus whose rows are added to the training rows; None if there is none.
+        corpora: augmented corpora whose rows are added to the training rows.
         unlabelled: which unlabelled rows are added to the training rows; None if no loss can use them.
         student: a student that the caller passed as an object; None if the settings describe the student.
         task_teachers: gives the outputs of the teachers, set by `prepare`; not used if they are read from a
@@ -65,14 +64,14 @@ class TaskDistillation(StagedJob):
         store_rows: task -> position of each training row in the knowledge store.
     """
 
-    corpus: Path | None
+    corpora: Sequence[Path]
     unlabelled: UnlabelledRequest | None
     student: nn.Module | None
     task_teachers: TaskTeachers = field(init=False)
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
-        data = load_training_data(self.request, self.tasks, self.corpus, self.unlabelled)
+        data = load_training_data(self.request, self.tasks, self.corpora, self.unlabelled)
         if self.settings.supervision == "labels":
             data.require_labels("a student with supervision=labels")
         self.rows = EncodedRows(data)
@@ -82,7 +81,7 @@ class TaskDistillation(StagedJob):
         digests = {
             "data": self.rows.data.digests,
             "teacher": teacher.digest if teacher else None,
-            "corpus": read_corpus(self.corpus).key if self.corpus else None,
+            "corpus": corpora_key(self.corpora),
         }
         file = self.settings.student.embedding_file
         if file and self.student is None:
@@ -93,10 +92,9 @@ class TaskDistillation(StagedJob):
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
         self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
         student = self.prepared.student
-        if self.corpus:
-            for teacher in self.prepared.teachers:
-                check_mask(self.corpus, {"teacher": teacher.model})
-            check_mask(self.corpus, {"student": student})
+        for teacher in self.prepared.teachers:
+            check_masks(self.corpora, "teacher", teacher.model)
+        check_masks(self.corpora, "student", student)
         check_soft_labelled(self.validated.soft_labelled, self.rows.data)
         self.rows = self.rows.for_reader(student.reader)
         self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]

@@ -10,7 +10,7 @@ from typing import Any
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
-from mtkd.jobs.training_corpus import add_corpus
+from mtkd.jobs.training_corpus import add_corpora
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.saved_model import digest_model, is_saved_model, read_saved
@@ -156,7 +156,7 @@ class _CurrentInputs:
             read_corpus(Path(corpus))
             _ = unlabelled and unlabelled.open(self._source, task)
             try:
-                rows = add_corpus(Path(corpus), self._source, tasks, task, split, rows, unlabelled)
+                rows, _ = add_corpora([Path(corpus)], self._source, tasks, task, split, rows, unlabelled)
             except UserError:
                 return {name: _OTHER_ROWS}
         digests = {name: digest_rows(rows)}

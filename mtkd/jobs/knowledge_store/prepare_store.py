@@ -11,7 +11,7 @@ from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.request import Request
-from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_corpus import check_masks, corpora_key
 from mtkd.jobs.training_data import EncodedRows, TrainingData, load_training_data, trainable_tasks
 from mtkd.knowledge_store.contents import Contents, LogitsLayout
 from mtkd.knowledge_store.row_index import table_bytes
@@ -28,7 +28,6 @@ from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import UserError
-from tasks.data.corpus_reader import read_corpus
 from tasks.data.loading import digest_rows
 from tasks.data.rows import Rows
 from tasks.data.unlabelled import UnlabelledRequest
@@ -161,20 +160,19 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
 
 def _load_inputs(request: StoreRequest, validated: ValidatedRun, teacher_ref: TeacherRef) -> _StoreInputs:
     """Read the rows, including augmented copies and unlabelled rows, and load the teacher."""
-    corpus = Path(request.corpus) if request.corpus else None
+    corpora = [Path(corpus) for corpus in request.corpora]
     unlabelled = UnlabelledRequest.of_files(request.unlabelled, request.unlabelled_limit)
     unlabelled.check(validated.tasks)
     run = Request(request.data, request.tasks, Path(), request.limit, 1)
-    data = load_training_data(run, validated.tasks, corpus, unlabelled)
+    data = load_training_data(run, validated.tasks, corpora, unlabelled)
     teacher = teacher_ref.load(validated.settings.student.max_length if validated.aligned else None)
     all_rows = EncodedRows(data).for_reader(teacher.reader)
-    if corpus:
-        check_mask(corpus, {"teacher": teacher})
+    check_masks(corpora, "teacher", teacher)
     limit = "student.max_length" if validated.aligned else "max_length of the teacher"
     truncated = all_rows.cut_warnings(teacher.reader, limit)
     warnings = [*all_rows.data.warnings, *all_rows.data.window_warnings, *truncated]
     warn_of_slow_bf16(request.precision, make_accelerator().device, warnings.append)
-    key = read_corpus(corpus).key if corpus else None
+    key = corpora_key(corpora)
     return _StoreInputs(teacher, all_rows.data, all_rows.train(teacher.reader), key, warnings)
 
 

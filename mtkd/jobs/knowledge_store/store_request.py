@@ -32,7 +32,7 @@ class StoreRequest(Record):
     tasks: str
     teacher: str
     sets: dict[str, Any] = field(default_factory=dict)
-    corpus: str | None = None
+    corpus: str | list[str] | None = None
     limit: Size | None = None
     unlabelled: dict[str, str | list[str]] = field(default_factory=dict)
     unlabelled_limit: Count | None = None
@@ -40,6 +40,11 @@ class StoreRequest(Record):
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: Size = 32
     budget: Count | None = None
+
+    @property
+    def corpora(self) -> list[str]:
+        """The corpora as a list, which is empty if there are none."""
+        return [self.corpus] if isinstance(self.corpus, str) else self.corpus or []
 
     def options(self) -> dict[str, Any]:
         """The request as JSON values with absolute paths, so that a repair can run in any directory."""
@@ -51,7 +56,12 @@ class StoreRequest(Record):
             # Only with a suffix, since a directory may have the name of a task or recipe.
             return str(absolute(name)) if name.endswith(".toml") else name
 
-        paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher")}
+        paths["corpus"] = (
+            [absolute(path) for path in self.corpus]
+            if isinstance(self.corpus, list)
+            else absolute(self.corpus)
+        )
         paths["recipe"] = absolute_file(self.recipe)
         paths["tasks"] = ",".join(absolute_file(name.strip()) for name in self.tasks.split(","))
         files = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wrong_inputs.tiny_inputs import POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TINY_TRAINING, TinyInputs
+from wrong_inputs.tiny_inputs import ONE_STEP, POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TinyInputs
 
 
 def evaluate(model: Path, out: Path) -> list[Any]:
@@ -41,7 +41,7 @@ def hsk(inputs: TinyInputs, out: Path, *more: Any) -> list[Any]:
 
 
 def refine(encoder: Path, out: Path, *more: Any) -> list[Any]:
-    return ["refine", *POCKET, "--encoder", encoder, "--out", out, *TINY_TRAINING, "--steps", 1, *more]
+    return ["refine", *POCKET, "--encoder", encoder, "--out", out, *ONE_STEP, *more]
 
 
 def predict(model: Path, out: Path, source: Path | None = None) -> list[Any]:

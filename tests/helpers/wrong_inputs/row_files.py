@@ -11,7 +11,7 @@ from typing import Any
 
 from wrong_inputs.commands import generate
 from wrong_inputs.json_files import BIG, DEEP, DIGITS, SURROGATE
-from wrong_inputs.tiny_inputs import TINY_MLM, TINY_TRAINING, Case, TinyInputs, write_file
+from wrong_inputs.tiny_inputs import ONE_STEP, TINY_MLM, Case, TinyInputs, write_file
 
 
 def _line(**values: Any) -> str:
@@ -102,7 +102,7 @@ def table_cases() -> Iterator[Case]:
             return ["data", "check", "--tasks", task(inputs, directory, str(write(directory, entry)))]
 
         def refine(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
-            words = ["--encoder", inputs.encoder, "--out", directory / "out", *TINY_TRAINING, "--steps", 1]
+            words = ["--encoder", inputs.encoder, "--out", directory / "out", *ONE_STEP]
             return ["refine", "--tasks", task(inputs, directory, str(write(directory, entry))), *words]
 
         def unlabelled(inputs: TinyInputs, directory: Path, entry=entry) -> list[Any]:
@@ -162,11 +162,7 @@ def table_cases() -> Iterator[Case]:
         "odd": "train.xyz",
     }.items():
         for command in ("check", "refine"):
-            options = (
-                ["--encoder", "ENCODER", "--out", "OUT", *TINY_TRAINING, "--steps", 1]
-                if command == "refine"
-                else []
-            )
+            options = ["--encoder", "ENCODER", "--out", "OUT", *ONE_STEP] if command == "refine" else []
 
             def make(
                 inputs: TinyInputs, directory: Path, file=file, command=command, options=options

@@ -126,6 +126,7 @@ def run_accepted(*words: Any) -> None:
 
 
 TINY_TRAINING = ("--limit", 32, "--eval-limit", 16, "--epochs", 1, "--batch", 16)
+ONE_STEP = ("--limit", 32, "--eval-limit", 16, "--steps", 1, "--batch", 16)
 
 
 TINY_BILSTM = [

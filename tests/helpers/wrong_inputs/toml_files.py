@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.json_files import BIG, DIGITS, RAW
-from wrong_inputs.tiny_inputs import TINY_BILSTM, TINY_TRAINING, Case, TinyInputs, write_file
+from wrong_inputs.tiny_inputs import ONE_STEP, TINY_BILSTM, TINY_TRAINING, Case, TinyInputs, write_file
 
 TASK_VALUES = (
     "''", "'keys'", "'train'", "'..'", "'a.b'", "'a/b'", "[]", "{}", "1", "-1", "true", "nan", "inf", str(BIG), DIGITS,
@@ -49,8 +49,8 @@ def task_cases() -> Iterator[Case]:
                     task = write_file(rows, "topics.toml", text)
                     if command == "check":
                         return ["data", "check", "--tasks", task]
-                    options = ["--encoder", inputs.encoder, "--out", directory / "out", "--steps", 1]
-                    return ["refine", "--tasks", task, *options, *TINY_TRAINING]
+                    options = ["--encoder", inputs.encoder, "--out", directory / "out"]
+                    return ["refine", "--tasks", task, *options, *ONE_STEP]
 
                 yield Case(f"task file ({command}) {key} = {value[:30]}", make, must_fail=False)
     for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import mtkd
 from augment import corpus_writer, source_rows
-from mtkd.jobs.training_corpus import add_copies
+from mtkd.jobs.training_corpus import add_corpora, corpora_key
 from tasks.common.errors import UserError
 from tasks.data import loading
 from tasks.data.corpus_reader import read_corpus_manifest
@@ -35,13 +36,34 @@ def test_corpora_of_both_formats_are_matched_to_their_rows(
     mtkd.augment.mask(data, [ONE], tmp_path / "2", **options)
     train = load_rows(source, ONE, "train")
     request = UnlabelledRequest(unlabelled) if unlabelled else None
-    first, second = (add_copies(tmp_path / name, source, ONE, train, train, request) for name in ("1", "2"))
+    first, second = (
+        add_corpora([tmp_path / name], source, [ONE], ONE, train, train, request)[0] for name in ("1", "2")
+    )
     assert len(first) == 40 + 2 * (40 + (15 if unlabelled else 0))
     assert digest_rows(first) == digest_rows(second)
     others = load_rows(open_data({"one": {"train": [*TABLE[:-1], TABLE[0]]}}), ONE, "train")
     for name in ("1", "2"):
         with pytest.raises(UserError, match="was not made from the one rows"):
-            add_copies(tmp_path / name, source, ONE, others, others, request)
+            add_corpora([tmp_path / name], source, [ONE], ONE, others, others, request)
+
+
+def test_tasks_without_copies_keep_their_rows_and_corpora_of_one_task_are_combined(tmp_path: Path) -> None:
+    two, three = replace(ONE, name="two"), replace(ONE, name="three")
+    data = {"one": {"train": TABLE}, "two": {"train": TABLE}}
+    a, b = tmp_path / "a", tmp_path / "b"
+    mtkd.augment.mask(data, [ONE], a, copies=2)
+    mtkd.augment.mask(data, [ONE, two], b, copies=1, seed=1)
+    source = open_data(data)
+    train = load_rows(source, ONE, "train")
+    rows, counts = add_corpora([a], source, [ONE, two], two, train, train, None)
+    assert digest_rows(rows) == digest_rows(train) and counts == {}
+    rows, counts = add_corpora([a, b], source, [ONE, two], ONE, train, train, None)
+    assert len(rows) == 40 + 80 + 40 and counts == {"copies": 120}
+    assert len(set(rows.uids.to_pylist())) == len(rows), "stores find rows by their uids"
+    with pytest.raises(UserError, match="has copies for one, but the run trains on two, three"):
+        add_corpora([a], source, [two, three], two, train, train, None)
+    assert corpora_key([a]) == read_corpus_manifest(a).key and corpora_key([]) is None
+    assert corpora_key([a, b]) not in (None, corpora_key([a]), corpora_key([b]), corpora_key([b, a]))
 
 
 def test_corpora_and_stores_are_told_apart(tmp_path: Path) -> None:

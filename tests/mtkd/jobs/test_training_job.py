@@ -64,7 +64,7 @@ def test_a_store_of_other_rows_is_rejected_before_anything_is_written(
     assert built.code == 0, built.err
     request = Request("pocket", "rte", tmp_path / "run", 40, 16)
     with pytest.raises(UserError, match="was built from other rte rows"):
-        distill(request, settings_of(), None, None, store)
+        distill(request, settings_of(), None, store=store)
     assert not (tmp_path / "run").exists()
 
 
@@ -328,7 +328,7 @@ def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) ->
     words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 24, "--copies", 2]
     assert mtkd(*words, "--out", corpus, "--quiet").code == 0
     source = CountingSource()
-    data = load_training_data(Request(source, "rte", tmp_path, 16, 8), resolve("rte"), corpus)
+    data = load_training_data(Request(source, "rte", tmp_path, 16, 8), resolve("rte"), [corpus])
     assert sorted(source.read) == ["rte/train", "rte/validation"]
     assert len(data.parts[0].train) == 16 * 3
 

@@ -107,7 +107,7 @@ def student(
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, torch.Tensor]:
     given = Request("pocket", tasks, out, 40, 16)
-    distill(given, settings, str(teacher) if teacher else None, None, store, callbacks=callbacks)
+    distill(given, settings, str(teacher) if teacher else None, store=store, callbacks=callbacks)
     return MultiTaskModel.load(out).state_dict()
 
 
@@ -506,7 +506,7 @@ def test_a_store_with_other_contents_is_rejected(
         model.save(tmp_path / "teacher")
     given = Request("pocket", options.get("tasks", "rte"), tmp_path / "run", options.get("limit", 40), 16)
     with pytest.raises(UserError) as caught:
-        distill(given, hsk_settings(**changes), teacher, None, store)
+        distill(given, hsk_settings(**changes), teacher, store=store)
     assert re.search(message, "\n".join(caught.value.lines()))
     assert not (tmp_path / "run" / "model").exists()
 

@@ -49,6 +49,21 @@ def test_two_values_of_one_setting_contradict_each_other(settings: dict[str, Any
     assert load_recipe("distill", "layerwise-3", "rte", same, steps=3).train.steps == 3
 
 
+def test_epochs_that_steps_replace_are_an_error() -> None:
+    for settings, shorthands, message in (
+        ({}, {"epochs": 3, "steps": 20}, "`epochs=3` has no effect together with `steps=20`"),
+        ({"train.epochs": 3}, {"steps": 20}, "`train.epochs=3` has no effect together with `steps=20`"),
+        ({"train": {"steps": 20}}, {"epochs": 3}, "`epochs=3` has no effect together with `train.steps=20`"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_recipe("distill", "layerwise-3", "rte", settings, **shorthands)
+    for settings, shorthands in (
+        ({"train.steps": "none"}, {"epochs": 3}),
+        ({"train.steps": 20, "train.epochs": 3}, {"seed": 1}),  # of a grid and one of its cells
+    ):
+        assert load_recipe("distill", "layerwise-3", "rte", settings, **shorthands).train.epochs == 3
+
+
 def test_the_two_learning_rates_of_a_fine_tuning_are_named_as_given() -> None:
     with pytest.raises(UserError, match=r"`lr=\[0.1\]` and `learning_rates=\[0.2\]` contradict"):
         load_recipe("finetune", "finetune", "rte", {"learning_rates": [0.2]}, lr=0.1)

@@ -20,7 +20,12 @@ def test_a_warning_names_the_line_outside_of_mtkd(package: str) -> None:
 
 @pytest.mark.parametrize(
     ("requested", "suggested"),
-    [("ticket.toml", "tickets.toml"), ("other.csv", None), ("missing/tickets.toml", None)],
+    [
+        ("ticket.toml", "tickets.toml"),
+        ("other.csv", None),
+        ("nope.toml", None),
+        ("missing/tickets.toml", None),
+    ],
 )
 def test_a_missing_path_suggests_a_similar_name_beside_it(
     requested: str, suggested: str | None, tmp_path: Path

@@ -11,6 +11,7 @@ import pytest
 from augment.questions.question_rows import QuestionRow, question_table
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data
+from mtkd.training.run_record import read_run_record
 from tasks.common.files import write_json
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry
@@ -60,16 +61,21 @@ def test_questions_are_filtered_labelled_and_distilled(
     student = ("--set", "student.max_length=48", "--set", "student.stride=8", "--set", "train.batch_size=16")
     sizes = ("layers=2", "hidden_size=16", "heads=2", "intermediate_size=32", "init=random")
     shape = [word for size in sizes for word in ("--set", f"student.transformer.{size}")]
-    for number, place in enumerate((corpus, filtered)):
-        words = ("distill", "mkd-transformer", *rows_of, "--corpus", place, "--teacher", span_teacher)
+    for number, corpora in enumerate(((corpus,), (filtered, corpus))):
+        given = [word for place in corpora for word in ("--corpus", place)]
+        words = ("distill", "mkd-transformer", *rows_of, *given, "--teacher", span_teacher)
         limits = ("--limit", 16, "--eval-limit", 16, "--epochs", 1)
         run = mtkd(*words, *limits, *student, *shape, "--out", tmp_path / f"student-{number}")
         assert run.code == 0, run.err
+        assert f"squad_v2: 16 labelled rows, {24 * len(corpora)} questions\n" in run.err
+        assert "rte: 16 labelled rows\n" in run.err
+        recorded = read_run_record(tmp_path / f"student-{number}/run.json")["identity"]["corpus"]
+        assert recorded == ([str(place) for place in corpora] if number else str(corpus))
 
 
 def test_questions_are_added_only_to_the_rows_of_their_own_task(corpus: Path, tmp_path: Path) -> None:
     request = Request("pocket", "squad_v2,rte", tmp_path, 16, 8)
-    data = load_training_data(request, resolve("squad_v2,rte"), corpus)
+    data = load_training_data(request, resolve("squad_v2,rte"), [corpus])
     assert [len(part.train) for part in data.parts] == [16 + 24, 16]
 
 

@@ -263,7 +263,7 @@ def test_copies_of_unlabelled_rows_follow_their_rows(mtkd: Any, tmp_path: Path) 
     def load(given: str | None = file, limit: int | None = None, train: int = 16) -> tuple[int, int]:
         request = UnlabelledRequest({} if given is None else {"sst2": given}, limit)
         asked = Request("pocket", "sst2", tmp_path, train, 8)
-        (part,) = load_training_data(asked, [SST2], corpus, request).parts
+        (part,) = load_training_data(asked, [SST2], [corpus], request).parts
         uids = part.train.uids.to_pylist()
         rows = [uid for uid in uids if "#" not in uid]
         copied = Counter(uid.rpartition("#")[0] for uid in uids if "#" in uid)
@@ -297,7 +297,7 @@ def test_copies_are_trained_on_like_other_unlabelled_rows(tiny_teacher: Path, tm
         Request(TableSource({"sst2": splits}), "sst2", tmp_path / "copies", eval_limit=16),
         settings_of(**live),
         str(tiny_teacher),
-        tmp_path / "corpus",
+        [tmp_path / "corpus"],
         unlabelled=UnlabelledRequest({"sst2": more}),
     )
     assert_same(expected, found)
@@ -313,7 +313,7 @@ def test_copies_of_unlabelled_candidates_stay_in_their_groups(tmp_path: Path) ->
     request = Request(TableSource({"r": splits}), [rank], tmp_path)
     for limit in (None, 3):
         given = UnlabelledRequest({"r": more}, limit)
-        (part,) = load_training_data(request, [rank], tmp_path / "corpus", given).parts
+        (part,) = load_training_data(request, [rank], [tmp_path / "corpus"], given).parts
         assert part.train.groups is not None
         group = dict(zip(part.train.uids.to_pylist(), part.train.groups.tolist(), strict=True))
         copies = [uid for uid in group if "#" in uid]
