@@ -27,7 +27,7 @@ from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
-from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
+from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
@@ -101,10 +101,8 @@ class OnnxModel:
         Rows are processed in order of length, to keep padding low.
         """
         reader = self.reader_of(task)
-        order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
-        all_logits = np.zeros((len(order), *task.type.logits_shape(task, reader.max_length)), np.float32)
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
+        all_logits = np.zeros((len(encoded), *task.type.logits_shape(task, reader.max_length)), np.float32)
+        for rows in length_sorted_batches(reader.lengths(encoded.texts), batch):
             logits = self.run(pad_rows(reader, encoded.texts, rows), task.head)
             logits = mapped_logits(task, self.tasks[task.head], logits)
             all_logits[rows] = PADDED
