@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
@@ -123,7 +124,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         self.embeddings.weight.requires_grad_(config.trainable)
         self.mlp = nn.Sequential(
             nn.Dropout(config.dropout),
-            nn.Linear(4 * config.width, config.hidden_size),
+            nn.Linear(COMPARED_PARTS * config.width, config.hidden_size),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.hidden_size, config.output_size),
@@ -182,7 +183,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         assert inputs.texts is not None, "a static student reads texts separately"
         u, *second = (self._mean(tokens) for tokens in inputs.texts)
         v = second[0] if second else u
-        return EncoderOutput(pooled=self.mlp(torch.cat([u, v, (u - v).abs(), u * v], -1)))
+        return EncoderOutput(pooled=self.mlp(compare_vectors(u, v)))
 
     def _mean(self, tokens: Tokens) -> Tensor:
         """The mean of the real tokens' vectors, (B, width), without a copy of size (B, L, width)."""
