@@ -25,7 +25,7 @@ from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
-from tasks.model_tasks import mapped_logits
+from tasks.model_tasks import mapped_logits, prediction_records
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
 from tasks.tokens.reader import Reader
@@ -156,13 +156,9 @@ class OnnxModel:
         """
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
-        of_these_rows = TruncatedRows()
-        (truncated or of_these_rows).add(reader, encoded)
-        of_these_rows.warn()
         logits = self.logits(task, encoded, batch)
-        layout = reader.layout(len(task.columns))
         threshold = recorded_threshold(self._scores, task, self.tasks)
-        return list(task.type.records(task, encoded, logits, layout, threshold))
+        return list(prediction_records(task, reader, encoded, logits, threshold, truncated))
 
 
 def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:
