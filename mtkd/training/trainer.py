@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mtkd.evaluation.scoring import TaskScores, watched
+from mtkd.evaluation.scoring import TaskScores, is_better, selection_value
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.losses.term_settings import value_at
@@ -232,8 +232,8 @@ class Trainer(TrainingLoop[StepBatches]):
         position = self.position
         with self.parallel.on_device():
             scores = evaluate(self.train_module.model)
-        value, better = watched(self.settings.metric, scores)
-        if position.best is None or better(value, position.best):
+        value = selection_value(self.settings.metric, scores)
+        if position.best is None or is_better(self.settings.metric, value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
                 weights = {k: v.cpu().contiguous() for k, v in self.train_module.model.state_dict().items()}
