@@ -15,7 +15,16 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 # Inside mtkd, a package imports only packages of its own row and of the rows above.
 ROWS = (
     ("output_files",),
-    ("device", "strict_settings", "selection", "outputs", "model_files", "runtime", "time_trial"),
+    (
+        "device",
+        "number_formats",
+        "strict_settings",
+        "selection",
+        "outputs",
+        "model_files",
+        "runtime",
+        "time_trial",
+    ),
     (
         "settings",
         "train_settings",

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mtkd import __version__
-from mtkd.api.argument_types import Device, Engine, Precision
+from mtkd.api.argument_types import Device, Engine
+from mtkd.number_formats import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers, other_model, path_for_workers
 from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked

@@ -20,7 +20,7 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
-from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.outputs import POOLED, EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.progress import progress, say
@@ -31,7 +31,6 @@ from tasks.tokens.encoding import Encoded
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.reader import InputFormat, Reader
 
-POOLED = OutputSpec(pooled=True)
 BATCH = 1024  # student tokens that go through the teacher at once
 LONGEST = 16  # the most teacher tokens per student token, including special tokens
 
