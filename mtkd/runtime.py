@@ -31,7 +31,7 @@ from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_ba
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
-LOGITS = "logits_"  # the output of a head is named logits_HEAD
+OUTPUT_PREFIX = "logits_"  # the output of a head is named logits_HEAD
 
 
 class OnnxModel:
@@ -79,7 +79,9 @@ class OnnxModel:
             tokens: one sequence per row, or one per text and row, as `tasks.tokens.encoding.pad_rows` returns
                 them with the reader of the task (`reader_of`).
         """
-        return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
+        return self._graph_of(len(tokens)).run(
+            OUTPUT_PREFIX + head, graph_inputs(tokens, self.reader.input_format)
+        )
 
     def reader_of(self, task: Task) -> Reader:
         """The reader that converts the rows of a task to token ids."""
@@ -257,7 +259,7 @@ class _Graph:
     def require_head(self, task: Task) -> None:
         """Check that the graph has an output for a task, with as many logits as its labels need."""
         shapes = {value.name: value.shape for value in self._session.get_outputs()}
-        shape, expected = shapes.get(LOGITS + task.head), task.type.n_outputs(task)
+        shape, expected = shapes.get(OUTPUT_PREFIX + task.head), task.type.n_outputs(task)
         if shape is None:
             raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=EXPORT_AGAIN)
         fixed = len(shape) > 1 and isinstance(shape[1], int) and not task.map

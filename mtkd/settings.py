@@ -238,7 +238,7 @@ class FinetuneSettings(StrictSettings):
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-COMMANDS: dict[str, type[StrictSettings]] = {
+SETTINGS_OF_COMMAND: dict[str, type[StrictSettings]] = {
     "distill": DistillSettings,
     "refine": RefineSettings,
     "finetune": FinetuneSettings,

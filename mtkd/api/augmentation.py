@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from tasks.task import Task
 
-Copies = int | str | Mapping[str, int] | None
+CopiesSpec = int | str | Mapping[str, int] | None
 
 
 @checked
@@ -43,7 +43,7 @@ def mask(
     out: str | Path,
     *,
     p: float = 0.1,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     seed: Seed = 0,
     mask_token: str = "[MASK]",
     workers: PositiveInt | None = None,
@@ -96,7 +96,7 @@ def replace(
     p_mask: float = 0.1,
     p_pos: float = 0.1,
     p_ngram: float = 0.25,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     tagger: str = "auto",
     seed: Seed = 0,
     mask_token: str = "[MASK]",
@@ -140,7 +140,7 @@ def contextual(
     vectors: str | Path | None = None,
     p: float = 0.4,
     candidates: PositiveInt = 15,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     seed: Seed = 0,
     workers: PositiveInt | None = None,
     engine: Engine = "processes",
@@ -189,7 +189,7 @@ def run(
     out: str | Path,
     *,
     settings: Settings | None = None,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
@@ -224,7 +224,7 @@ def _trainable_tasks(tasks: TaskSpec, data: Any) -> list[Task]:
     return [task for task in resolve(tasks, data=data) if task.train is not None]
 
 
-def _copies(tasks: TaskSpec, data: Any, copies: Copies, default: int | None = None) -> dict[str, int]:
+def _copies(tasks: TaskSpec, data: Any, copies: CopiesSpec, default: int | None = None) -> dict[str, int]:
     """Task -> copies per row: the default (None = that of each task), unless `copies` sets another number."""
     from augment.corpus_writer import copies_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.setting_errors import validate
-from mtkd.settings import COMMANDS
+from mtkd.settings import SETTINGS_OF_COMMAND
 from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import require_file
 from tasks.common.records import plain_toml, read_toml
@@ -113,7 +113,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     for key, value in overrides.items():
         if value != {} or not _table(values, *key.split(".")):  # an empty table changes nothing
             assign_setting(values, key, value)
-    settings = validate(COMMANDS[command], values)
+    settings = validate(SETTINGS_OF_COMMAND[command], values)
     if student := getattr(settings, "student", None):
         _refuse_other_kinds(student, overrides)
     return settings
@@ -207,10 +207,10 @@ def _read_file(file: Path) -> dict[str, Any]:
         base = changes.pop("extends", None)
         values = _read(base) if base in _files() else values
         values = _merge(values, {"name": path.stem, **changes})
-    if str(values.get("command")) not in COMMANDS:
+    if str(values.get("command")) not in SETTINGS_OF_COMMAND:
         raise UserError(
             f"the recipe {file} does not say which command it is for",
-            expected=f'`command = "..."` with {", ".join(COMMANDS)}',
+            expected=f'`command = "..."` with {", ".join(SETTINGS_OF_COMMAND)}',
         )
     return values
 

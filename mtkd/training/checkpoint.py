@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mtkd.output_files.safetensors_shards import read_header
-from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, require_fit
+from mtkd.training.checkpoint_tensors import CHECKPOINT_WEIGHTS, OPTIMIZER, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
@@ -76,7 +76,7 @@ def save_checkpoint(
     state, names = module.state_dict(), _saved_names(module)
     weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
-        save_file(weights, path / WEIGHTS)
+        save_file(weights, path / CHECKPOINT_WEIGHTS)
         save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
         write_json(path / _POSITION, asdict(position))
         write_digests(path)
@@ -111,7 +111,7 @@ def restore_checkpoint(
         return None
     hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
     position = read_record(newest / _POSITION, Position, hint=hint)
-    weights, state = load_file(newest / WEIGHTS), load_file(newest / OPTIMIZER)
+    weights, state = load_file(newest / CHECKPOINT_WEIGHTS), load_file(newest / OPTIMIZER)
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     require_fit(newest, module, weights | tied, state)
     module.load_state_dict(weights | tied)
@@ -131,11 +131,11 @@ def _newest_undamaged(directory: Path) -> Path | None:
 
 def _is_whole(checkpoint: Path) -> bool:
     """True if all files are there and have the right form, whether their digests are recorded or not."""
-    if not all((checkpoint / name).is_file() for name in (WEIGHTS, OPTIMIZER, _POSITION)):
+    if not all((checkpoint / name).is_file() for name in (CHECKPOINT_WEIGHTS, OPTIMIZER, _POSITION)):
         return False
     try:
         from_json((checkpoint / _POSITION).read_bytes())
-        read_header(checkpoint / WEIGHTS)
+        read_header(checkpoint / CHECKPOINT_WEIGHTS)
         read_header(checkpoint / OPTIMIZER)
     except ValueError:
         return False
