@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
-from tasks.checks.blank_texts import rows_to_predict
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
+from tasks.data.rows_in_memory import rows_to_predict
 from tasks.model_tasks import mapped_logits, prediction_records
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
