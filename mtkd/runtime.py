@@ -25,7 +25,7 @@ from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
 from tasks.data.rows_in_memory import rows_to_predict
-from tasks.model_tasks import mapped_logits, prediction_records
+from tasks.model_tasks import mapped_logits, prediction_records, recorded_threshold
 from tasks.task import Task
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
 from tasks.tokens.reader import Reader
@@ -181,21 +181,6 @@ def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str
         "second_text": empty if row.second is None else row.second,
     }
     return {name: array.astype(np.int64) for name, array in arrays.items()}
-
-
-def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
-    """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
-    trained on, or None.
-
-    Args:
-        scores: the recorded validation scores of a model (`ModelInfo.scores`).
-        heads: head name -> the task that it was trained on.
-    """
-    if not task.type.has_threshold(task):
-        return None
-    names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
-    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
-    return next((value for value in thresholds if value is not None), None)
 
 
 class SavedTokeniser:
