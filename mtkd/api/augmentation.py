@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
 from mtkd.api.argument_types import Device, Engine, Settings, Unlabelled
+from mtkd.api.question_filtering import filter_questions as filter_questions
 from mtkd.api.questions import estimate_questions as estimate_questions
-from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.output_files.remote_paths import remote_paths
