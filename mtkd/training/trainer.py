@@ -27,10 +27,11 @@ from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position
-from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
+from mtkd.training.loop import TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import from_main_process, sum_over_processes, uses_fsdp
+from mtkd.training.step_plan import StepPlan
 from mtkd.training.train_step import TrainStep
 from tasks.common.digests import quick_digest
 from tasks.common.errors import UserError
