@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from augment.distinct_texts import DistinctTexts, find_distinct, hash_texts
-from augment.tagged_text import BLOCK, TaggedBlock, TaggedTexts, collect_blocks, tag_block
+from augment.tagged_text import TEXTS_PER_BLOCK, TaggedBlock, TaggedTexts, collect_blocks, tag_block
 from augment.tagging import Tagger
 from mtkd.output_files.worker_pools import WorkerPool, Workers
 from tasks.common.mapped import MappedArray, release_pages
@@ -74,8 +74,8 @@ def _blocks(
     """The same blocks of distinct texts as `tag_rows` has, tagged where their rows are read."""
 
     def planned() -> Iterator[tuple[list[_Part], Tagger]]:
-        for start in range(0, len(distinct.first), BLOCK):
-            positions = np.array(distinct.first[start : start + BLOCK])
+        for start in range(0, len(distinct.first), TEXTS_PER_BLOCK):
+            positions = np.array(distinct.first[start : start + TEXTS_PER_BLOCK])
             column_of = positions // len(rows)
             parts = []
             for column in np.unique(column_of).tolist():

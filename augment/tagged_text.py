@@ -20,7 +20,7 @@ from tasks.common.sha256 import LongPart, digest_parts
 from tasks.data.file_rows import FileRows
 from tasks.data.rows import STEP, Rows
 
-BLOCK = 8192  # texts tagged at once
+TEXTS_PER_BLOCK = 8192  # texts tagged at once
 
 # A clitic ('s, 're), letters and digits with single marks inside, or other marks.
 _WORD = re.compile(r"(\s*)(['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-'’.,&/]\w+)*|[^\w\s]+)", re.IGNORECASE)
@@ -125,14 +125,14 @@ class TaggedBlock:
 
 def _tagged_blocks(texts: pa.Array, tagger: Tagger, workers: Workers) -> Iterator[TaggedBlock]:
     """Tag all texts, block by block."""
-    starts = range(0, len(texts), BLOCK)
+    starts = range(0, len(texts), TEXTS_PER_BLOCK)
     if workers.should_start(len(starts), loads=False):
         # `take` copies; a slice would be sent with the whole array
-        copied = (texts.take(pa.array(range(n, min(n + BLOCK, len(texts))))) for n in starts)
+        copied = (texts.take(pa.array(range(n, min(n + TEXTS_PER_BLOCK, len(texts))))) for n in starts)
         with workers.open() as pool:
             yield from pool.map(tag_block, ((block, tagger) for block in copied))
     else:
-        yield from (tag_block((texts.slice(start, BLOCK), tagger)) for start in starts)
+        yield from (tag_block((texts.slice(start, TEXTS_PER_BLOCK), tagger)) for start in starts)
 
 
 def tag_block(inputs: tuple[pa.Array, Tagger]) -> TaggedBlock:

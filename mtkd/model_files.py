@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 from typing_extensions import TypedDict
 
 from tasks.common.errors import UserError, brief
@@ -19,7 +19,6 @@ from tasks.tokens.reader import InputFormat
 EXPORT = "export.json"
 FORMAT, EXPORT_FORMAT = 3, 1
 EXPORT_AGAIN = "export the model again"  # a hint
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class SavedScores(TypedDict):
@@ -28,11 +27,11 @@ class SavedScores(TypedDict):
     task: str
     split: str
     rows: Count
-    metrics: dict[str, _Number]
-    primary: _Number
+    metrics: dict[str, FiniteFloat]
+    primary: FiniteFloat
     majority: Annotated[float, Field(allow_inf_nan=True)]  # NaN for plain text, which has no labels
-    loss: _Number
-    details: NotRequired[dict[str, _Number]]
+    loss: FiniteFloat
+    details: NotRequired[dict[str, FiniteFloat]]
     threshold: NotRequired[Any]
 
 
@@ -116,7 +115,7 @@ class _Export(Record):
     source: Any = None
     parameters: dict[str, Count] = field(default_factory=dict)
     int8: dict[str, Any] | None = None
-    difference: _Number = 0.0
+    difference: FiniteFloat = 0.0
     scores: dict[str, Any] = field(default_factory=dict)
 
 

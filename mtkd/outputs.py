@@ -140,6 +140,7 @@ def _of_layers(description: str, layers: frozenset[int]) -> list[str]:
 
 
 LOGITS = OutputSpec(logits=True)
+POOLED = OutputSpec(pooled=True)
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 
 from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
-from tasks.checks.blank_texts import rows_to_predict
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.digests import damage_of
 from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
 from tasks.common.sha256 import digest_file
 from tasks.data.rows import Rows
-from tasks.model_tasks import mapped_logits
+from tasks.data.rows_in_memory import rows_to_predict
+from tasks.model_tasks import mapped_logits, prediction_records, recorded_threshold
 from tasks.task import Task
-from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, pad_rows
+from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
 
-LOGITS = "logits_"  # the output of a head is named logits_HEAD
+OUTPUT_PREFIX = "logits_"  # the output of a head is named logits_HEAD
 
 
 class OnnxModel:
@@ -80,7 +80,9 @@ class OnnxModel:
             tokens: one sequence per row, or one per text and row, as `tasks.tokens.encoding.pad_rows` returns
                 them with the reader of the task (`reader_of`).
         """
-        return self._graph_of(len(tokens)).run(LOGITS + head, graph_inputs(tokens, self.reader.input_format))
+        return self._graph_of(len(tokens)).run(
+            OUTPUT_PREFIX + head, graph_inputs(tokens, self.reader.input_format)
+        )
 
     def reader_of(self, task: Task) -> Reader:
         """The reader that converts the rows of a task to token ids."""
@@ -102,10 +104,8 @@ class OnnxModel:
         Rows are processed in order of length, to keep padding low.
         """
         reader = self.reader_of(task)
-        order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
-        all_logits = np.zeros((len(order), *task.type.logits_shape(task, reader.max_length)), np.float32)
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
+        all_logits = np.zeros((len(encoded), *task.type.logits_shape(task, reader.max_length)), np.float32)
+        for rows in length_sorted_batches(reader.lengths(encoded.texts), batch):
             logits = self.run(pad_rows(reader, encoded.texts, rows), task.head)
             logits = mapped_logits(task, self.tasks[task.head], logits)
             all_logits[rows] = PADDED
@@ -159,13 +159,9 @@ class OnnxModel:
         """
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
-        of_these_rows = TruncatedRows()
-        (truncated or of_these_rows).add(reader, encoded)
-        of_these_rows.warn()
         logits = self.logits(task, encoded, batch)
-        layout = reader.layout(len(task.columns))
         threshold = recorded_threshold(self._scores, task, self.tasks)
-        return list(task.type.records(task, encoded, logits, layout, threshold))
+        return list(prediction_records(task, reader, encoded, logits, threshold, truncated))
 
 
 def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:
@@ -186,21 +182,6 @@ def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str
         "second_text": empty if row.second is None else row.second,
     }
     return {name: array.astype(np.int64) for name, array in arrays.items()}
-
-
-def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
-    """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
-    trained on, or None.
-
-    Args:
-        scores: the recorded validation scores of a model (`ModelInfo.scores`).
-        heads: head name -> the task that it was trained on.
-    """
-    if not task.type.has_threshold(task):
-        return None
-    names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
-    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
-    return next((value for value in thresholds if value is not None), None)
 
 
 class SavedTokeniser:
@@ -264,7 +245,7 @@ class _Graph:
     def require_head(self, task: Task) -> None:
         """Check that the graph has an output for a task, with as many logits as its labels need."""
         shapes = {value.name: value.shape for value in self._session.get_outputs()}
-        shape, expected = shapes.get(LOGITS + task.head), task.type.n_outputs(task)
+        shape, expected = shapes.get(OUTPUT_PREFIX + task.head), task.type.n_outputs(task)
         if shape is None:
             raise UserError(f"{self._file} has no output for the head {task.head!r}", hint=EXPORT_AGAIN)
         fixed = len(shape) > 1 and isinstance(shape[1], int) and not task.map

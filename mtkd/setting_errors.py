@@ -18,7 +18,7 @@ from tasks.common.errors import UserError, brief, did_you_mean, shorten, unknown
 from tasks.common.records import in_words
 
 _UNION_PARTS = ("bool", "float", "str", "int", "constrained-int", "constrained-float")
-_USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # name in other libraries -> name here
+_SETTING_SYNONYMS = {"learning_rate": "lr", "batch": "batch_size"}  # name in other libraries -> name here
 _REFERENCE = "`mtkd.show_recipe('NAME')` lists all settings"
 _DESCRIPTIONS = ("name", "summary", "source")  # keys of a recipe that are not settings
 
@@ -100,7 +100,7 @@ def _unknown_setting(
         reference: see `validate`.
     """
     key, section = ".".join(path), ".".join(path[:-1])
-    usual = _USUAL_NAMES.get(path[-1], path[-1])
+    usual = _SETTING_SYNONYMS.get(path[-1], path[-1])
     if path[0] == "terms" and len(path) == 3:
         fields = _term_model(values, path[1]).model_fields
         return unknown("setting", key, [f"{section}.{field}" for field in fields])

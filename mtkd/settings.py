@@ -18,7 +18,7 @@ from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
 from mtkd.strict_settings import StrictSettings
-from mtkd.train_settings import DISTILL_LR, Precision, TrainSettings
+from mtkd.train_settings import DISTILL_LR, PrecisionOrAuto, TrainSettings
 from tasks.common.errors import UserError, unknown
 from tasks.common.records import Depth, Name
 
@@ -37,7 +37,7 @@ class TeacherSettings(StrictSettings):
             the logarithm of the mean), or their `logits`.
     """
 
-    precision: Precision = "fp32"
+    precision: PrecisionOrAuto = "fp32"
     cache_logits: bool = True
     average: Literal["probabilities", "logits"] = "probabilities"
 
@@ -238,7 +238,7 @@ class FinetuneSettings(StrictSettings):
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-COMMANDS: dict[str, type[StrictSettings]] = {
+SETTINGS_OF_COMMAND: dict[str, type[StrictSettings]] = {
     "distill": DistillSettings,
     "refine": RefineSettings,
     "finetune": FinetuneSettings,

@@ -16,7 +16,7 @@ AUTO_STEPS = 1000  # epochs = "auto": the number of steps to aim for
 AUTO_EPOCHS = (3, 20)  # the minimum and maximum number of epochs for it
 FEW_ROWS = 2000  # a task with fewer labelled rows has few labels
 DISTILL_LR = 2e-4  # lr = "auto" in `mtkd distill`, except with few labels and heads from a linear probe
-Precision = Literal["fp32", "bf16", "auto"]
+PrecisionOrAuto = Literal["fp32", "bf16", "auto"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 # The docstrings of the following checks are shown as the allowed values of their settings.
@@ -116,7 +116,7 @@ class TrainSettings(StrictSettings):
     schedule: Literal["constant", "linear"] = "linear"
     warmup: Annotated[float, AfterValidator(_warmup)] = 0.0
     max_grad_norm: float | None = Field(1.0, gt=0)
-    precision: Precision = "fp32"
+    precision: PrecisionOrAuto = "fp32"
     mixing: Mixing = "all"
     group_by_length: bool = True
     shuffle: Literal["auto", "rows", "blocks"] = "auto"

@@ -35,7 +35,7 @@ from mtkd.jobs.knowledge_store.prepare_store import prepare_store
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
-from mtkd.knowledge_store.shard_writer import length_sorted_batches, write_missing_shards
+from mtkd.knowledge_store.shard_writer import write_missing_shards
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.encoders.pretrained_config import TransformerConfig
@@ -54,7 +54,7 @@ from mtkd.training.trainer import Trainer
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
 from tasks.tokens.batching import Collator
-from tasks.tokens.encoding import Encoded
+from tasks.tokens.encoding import Encoded, length_sorted_batches
 from tasks.tokens.tokeniser import Tokeniser
 
 TASKS = "rte,mrpc,stsb,sst2"  # about 40 tokens per row on average
@@ -208,7 +208,8 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 for shard in job.shards:
                     encoded = job.data[shard.task].take(np.asarray(shard.rows))
-                    for numbers in length_sorted_batches(encoded, collate.reader, job.batch_size):
+                    lengths = collate.reader.lengths(encoded.texts)
+                    for numbers in length_sorted_batches(lengths, job.batch_size):
                         batch = collate(encoded, numbers)
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))

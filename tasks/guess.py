@@ -33,7 +33,7 @@ from tasks.guess_labels import (
 from tasks.task_types import task_type, task_type_names
 from tasks.task_types.labels import label_texts, missing
 
-KINDS = ("classify", "regress", "multilabel", "span")
+GUESSED_TYPES = ("classify", "regress", "multilabel", "span")
 _WORD = re.compile(r"[a-z]+")
 _RARE = 0.05  # texts with fewer different values per row are taken for a category
 _LABELS = (
@@ -145,14 +145,14 @@ def _check_given(
     for name in [*columns, *([] if label is None else [label])]:
         if name not in table.column_names:
             raise unknown(f"column of {what}:", name, table.column_names)
-    if kind in task_type_names() and kind not in KINDS:
+    if kind in task_type_names() and kind not in GUESSED_TYPES:
         raise UserError(
             f"a task of the type {kind!r} cannot be guessed from its rows",
-            expected=", ".join(KINDS),
+            expected=", ".join(GUESSED_TYPES),
             hint="write its task file by hand: docs/add-a-task.md describes the format",
         )
-    if kind is not None and kind not in KINDS:
-        raise unknown("task type", kind, KINDS)
+    if kind is not None and kind not in GUESSED_TYPES:
+        raise unknown("task type", kind, GUESSED_TYPES)
 
 
 def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:

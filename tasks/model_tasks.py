@@ -1,14 +1,18 @@
-"""Which tasks the heads of a model predict, and a head's predictions for a task with other labels."""
+"""Which tasks the heads of a model predict, and the predictions of a head for a task."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import UserError, counted, shorten, unknown
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
+from tasks.tokens.encoding import Encoded
+from tasks.tokens.reader import Reader
 
 
 def task_of_model(spec: TaskSpec | None, known: Collection[Task]) -> Task:
@@ -102,3 +106,39 @@ def mapped_logits(task: Task, trained: Task, logits: np.ndarray) -> np.ndarray:
         return logits
     columns = ([task.map[name] == label for name in trained.labels] for label in task.labels)
     return np.stack([np.logaddexp.reduce(logits[:, mask], axis=1) for mask in columns], axis=1)
+
+
+def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
+    """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
+    trained on, or None.
+
+    Args:
+        scores: the recorded validation scores of a model (`ModelInfo.scores`).
+        heads: head name -> the task that it was trained on.
+    """
+    if not task.type.has_threshold(task):
+        return None
+    names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
+    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
+    return next((value for value in thresholds if value is not None), None)
+
+
+def prediction_records(
+    task: Task,
+    reader: Reader,
+    encoded: Encoded,
+    logits: np.ndarray,
+    threshold: Any,
+    truncated: TruncatedRows | None = None,
+) -> Iterable[dict[str, Any]]:
+    """One record per row, with `prediction` and the other values of the task's type (`TaskType.records`).
+
+    Args:
+        reader: what converted the rows to token ids.
+        threshold: the threshold tuned on validation rows; None = the default of the type.
+        truncated: where to count truncated rows, for one warning about many parts; by default, warn of them.
+    """
+    of_these_rows = TruncatedRows()
+    (truncated or of_these_rows).add(reader, encoded)
+    of_these_rows.warn()
+    return task.type.records(task, encoded, logits, reader.layout(len(task.columns)), threshold)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.common.errors import UserError, brief, unknown
 from tasks.data.missing_data import similar_name
-from tasks.data.soft_labels import KINDS
+from tasks.data.soft_labels import SOFT_LABEL_KINDS
 from tasks.glue import TASKS
 from tasks.task import MAX_COPIES, UNLABELLED
 from tasks.task_types import is_task_type, task_type, task_type_names
@@ -90,7 +90,7 @@ def _range(value: Any) -> tuple[float, float]:
 
 
 def _soft_kind(value: Any) -> str:
-    if value not in KINDS:
+    if value not in SOFT_LABEL_KINDS:
         raise ValueError
     return str(value)
 
@@ -161,7 +161,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "map": (_map, "a table: label of the head = label of this task"),
     "group": (_text, "a column name"),
     "soft_labels": (_text, "a column name"),
-    "soft_labels_kind": (_soft_kind, " or ".join(KINDS)),
+    "soft_labels_kind": (_soft_kind, " or ".join(SOFT_LABEL_KINDS)),
     "positive": (_text, "one of the labels"),
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),

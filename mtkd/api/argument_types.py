@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from mtkd.output_files.worker_pools import Engine as Engine
 from tasks.common.arguments import Device as Device
@@ -81,5 +81,3 @@ RecordedData = Annotated[
 Corpora = Annotated[
     str | Path | Sequence[str | Path], Expected("the directory of a corpus, or a list of such directories")
 ]
-Precision = Literal["fp32", "bf16"]
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # as in mtkd.knowledge_store.contents, which imports torch

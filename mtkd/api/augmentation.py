@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
 from mtkd.api.argument_types import Device, Engine, Settings, Unlabelled
+from mtkd.api.question_filtering import filter_questions as filter_questions
 from mtkd.api.questions import estimate_questions as estimate_questions
-from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.output_files.remote_paths import remote_paths
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from tasks.task import Task
 
-Copies = int | str | Mapping[str, int] | None
+CopiesSpec = int | str | Mapping[str, int] | None
 
 
 @checked
@@ -43,7 +43,7 @@ def mask(
     out: str | Path,
     *,
     p: float = 0.1,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     seed: Seed = 0,
     mask_token: str = "[MASK]",
     workers: PositiveInt | None = None,
@@ -96,7 +96,7 @@ def replace(
     p_mask: float = 0.1,
     p_pos: float = 0.1,
     p_ngram: float = 0.25,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     tagger: str = "auto",
     seed: Seed = 0,
     mask_token: str = "[MASK]",
@@ -141,7 +141,7 @@ def contextual(
     vectors: str | Path | None = None,
     p: float = 0.4,
     candidates: PositiveInt = 15,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     seed: Seed = 0,
     workers: PositiveInt | None = None,
     engine: Engine = "processes",
@@ -190,7 +190,7 @@ def run(
     out: str | Path,
     *,
     settings: Settings | None = None,
-    copies: Copies = None,
+    copies: CopiesSpec = None,
     workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
@@ -225,7 +225,7 @@ def _trainable_tasks(tasks: TaskSpec, data: Any) -> list[Task]:
     return [task for task in resolve(tasks, data=data) if task.train is not None]
 
 
-def _copies(tasks: TaskSpec, data: Any, copies: Copies, default: int | None = None) -> dict[str, int]:
+def _copies(tasks: TaskSpec, data: Any, copies: CopiesSpec, default: int | None = None) -> dict[str, int]:
     """Task -> copies per row: the default (None = that of each task), unless `copies` sets another number."""
     from augment.corpus_writer import copies_of
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from mtkd.api.argument_types import Device, Model, Precision
+from mtkd.api.argument_types import Device, Model
 from mtkd.api.measurement import names_checkpoint
+from mtkd.number_formats import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import Rounds, TimedBatch, TimedTokens, WarmupRounds, checked
 from tasks.common.errors import warn_caller

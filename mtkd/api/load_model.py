@@ -12,7 +12,7 @@ from mtkd.output_files.remote_paths import remote_paths
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.arguments import Device, checked
 from tasks.common.errors import UserError
-from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
+from tasks.common.hub_loading import CHECKPOINT_FILES, DEFAULT_ENCODER, load_named
 
 
 @checked
@@ -52,9 +52,9 @@ def _hub_copy(name: str) -> Path | None:
 
     if name == DEFAULT_ENCODER:
         return None
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
     def fetch(repository: str, local_files_only: bool) -> str:
+        patterns = list(CHECKPOINT_FILES)
         return snapshot_download(repository, local_files_only=local_files_only, allow_patterns=patterns)
 
     directory = Path(load_named(fetch, name, "model"))

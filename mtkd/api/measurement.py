@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.argument_types import AnyModel, Device, Model
-from mtkd.evaluation.file_prediction import BLOCK, predict_file
+from mtkd.evaluation.file_prediction import ROWS_PER_BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.runtime import OnnxModel
@@ -94,7 +94,7 @@ def predict(
     *,
     teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     format: str | None = None,
-    block: PositiveInt = BLOCK,
+    block: PositiveInt = ROWS_PER_BLOCK,
     batch: PositiveInt = 64,
     threads: Threads | None = None,
     probabilities: bool = True,

@@ -23,10 +23,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.training.run_record import read_run_record
-from tasks.checks.blank_texts import rows_to_predict, texts_to_encode
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError, a_type
 from tasks.common.progress import progress
+from tasks.data.rows_in_memory import rows_to_predict, texts_to_encode
 from tasks.data.tables import is_frame, with_columns
 from tasks.model_tasks import task_of_model
 from tasks.task import Task

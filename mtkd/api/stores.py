@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from mtkd.api.argument_types import (
     Corpora,
-    Dtype,
     Engine,
     Model,
-    Precision,
     Recipe,
     RecordedData,
     Settings,
     UnlabelledFiles,
 )
 from mtkd.api.training_request import model_or_path, paths_as_text, text_or_list
+from mtkd.number_formats import Dtype, Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked

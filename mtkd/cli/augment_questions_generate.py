@@ -9,6 +9,7 @@ import click
 
 from mtkd.cli.option_values import BatchSizeType, json_value
 from mtkd.cli.options import (
+    POSITIVE_INT,
     command_line,
     echo,
     out_option,
@@ -25,7 +26,6 @@ from mtkd.cli.options import (
 if TYPE_CHECKING:
     from tasks.data.corpus_reader import CorpusManifest
 
-_POSITIVE_INT = click.IntRange(min=1)
 _POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
 
 
@@ -49,8 +49,8 @@ _POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
     metavar="MIN:MAX",
     help="use paragraphs of these lengths, in words; longer ones are split between sentences",
 )
-@click.option("--per-paragraph", default=1, type=_POSITIVE_INT, help="questions per paragraph")
-@click.option("--beams", default=1, type=_POSITIVE_INT, help="beam search width")
+@click.option("--per-paragraph", default=1, type=POSITIVE_INT, help="questions per paragraph")
+@click.option("--beams", default=1, type=POSITIVE_INT, help="beam search width")
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
 @click.option("--top-p", default=0.95, help="nucleus sampling threshold of --sample")
 @click.option("--temperature", default=1.0, help="temperature of --sample")
@@ -90,8 +90,8 @@ _POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
     "32 on a CPU",
 )
 @workers_options
-@click.option("--shard-rows", default=1000, type=_POSITIVE_INT, help="questions per output file")
-@click.option("--limit", type=_POSITIVE_INT, metavar="N", help="at most N paragraphs (a seeded sample)")
+@click.option("--shard-rows", default=1000, type=POSITIVE_INT, help="questions per output file")
+@click.option("--limit", type=POSITIVE_INT, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
 @click.option("--endpoint-model", metavar="NAME", help="name of the model at the endpoint")
 @click.option(
@@ -114,7 +114,7 @@ _POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--concurrency",
     default=8,
-    type=_POSITIVE_INT,
+    type=POSITIVE_INT,
     help="maximum number of requests to an endpoint at the same time",
 )
 @click.option(

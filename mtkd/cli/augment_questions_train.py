@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mtkd.cli.options import (
+    POSITIVE_INT,
     command_line,
     data_option,
     eval_limit_option,
@@ -26,7 +27,6 @@ _FORMAT_HELP = (
     "what the generator reads; context: only the context; answer: the answer, then the context; "
     "sentence: the answer, then the sentence that contains it"
 )
-_POSITIVE_INT = click.IntRange(min=1)
 
 
 @click.command()
@@ -40,14 +40,14 @@ _POSITIVE_INT = click.IntRange(min=1)
 )
 @out_option
 @click.option("--format", default="context", help=_FORMAT_HELP)
-@click.option("--epochs", default=3, type=_POSITIVE_INT, help="number of epochs")
-@click.option("--steps", type=_POSITIVE_INT, help="number of steps, instead of --epochs")
+@click.option("--epochs", default=3, type=POSITIVE_INT, help="number of epochs")
+@click.option("--steps", type=POSITIVE_INT, help="number of steps, instead of --epochs")
 @click.option(
     "--lr",
     type=click.FloatRange(min=0, min_open=True),
     help="learning rate  [default: 0.03 from scratch, else 3e-4]",
 )
-@click.option("--batch", default=64, type=_POSITIVE_INT, help="questions per step")
+@click.option("--batch", default=64, type=POSITIVE_INT, help="questions per step")
 @click.option("--max-input", default=512, type=click.IntRange(min=8), help="longest prompt in tokens")
 @click.option("--max-output", default=48, type=click.IntRange(min=2), help="longest question in tokens")
 @seed_option
@@ -57,18 +57,18 @@ _POSITIVE_INT = click.IntRange(min=1)
 @click.option(
     "--vocab-size",
     default=8000,
-    type=_POSITIVE_INT,
+    type=POSITIVE_INT,
     help="vocabulary size of a T5 that is trained from scratch",
 )
-@click.option("--d-model", default=256, type=_POSITIVE_INT, help="width of a T5 from scratch")
+@click.option("--d-model", default=256, type=POSITIVE_INT, help="width of a T5 from scratch")
 @click.option(
     "--layers",
     default=4,
-    type=_POSITIVE_INT,
+    type=POSITIVE_INT,
     help="layers of the encoder, and of the decoder, of a T5 from scratch",
 )
-@click.option("--heads", default=4, type=_POSITIVE_INT, help="attention heads of a T5 from scratch")
-@click.option("--d-ff", default=1024, type=_POSITIVE_INT, help="feed-forward width of a T5 from scratch")
+@click.option("--heads", default=4, type=POSITIVE_INT, help="attention heads of a T5 from scratch")
+@click.option("--d-ff", default=1024, type=POSITIVE_INT, help="feed-forward width of a T5 from scratch")
 @limit_option
 @eval_limit_option
 @overwrite_option

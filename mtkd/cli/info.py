@@ -57,9 +57,9 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     if ctx.invoked_subcommand:
         return
     from mtkd.recipes import load_settings, recipe_names, recipe_summary
-    from mtkd.settings import COMMANDS
+    from mtkd.settings import SETTINGS_OF_COMMAND
 
-    named_recipes = [(name, command) for command in COMMANDS for name in recipe_names(command)]
+    named_recipes = [(name, command) for command in SETTINGS_OF_COMMAND for name in recipe_names(command)]
 
     def draw() -> None:
         table(

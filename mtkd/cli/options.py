@@ -35,6 +35,7 @@ def stack(*options: Wrapper) -> Wrapper:
 
 
 THREADS = click.IntRange(1, MAX_THREADS)
+POSITIVE_INT = click.IntRange(min=1)
 
 
 def one_or_several(
@@ -65,7 +66,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="replace anoth
 seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="random seed")
 limit_option = click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     metavar="N",
     help="at most N training rows per task (a seeded sample)",
 )
@@ -115,7 +116,7 @@ teacher_labels_option = click.option(
     """name them; for labels that contain commas TASK='["a, b", "c"]'""",
 )
 eval_limit_option = click.option(
-    "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"
+    "--eval-limit", type=POSITIVE_INT, metavar="N", help="at most N validation rows per task"
 )
 quiet_option = click.option(
     "--quiet",
@@ -143,7 +144,7 @@ def _options_of_workers(meaning: str) -> Wrapper:
     return stack(
         click.option(
             "--workers",
-            type=click.IntRange(min=1),
+            type=POSITIVE_INT,
             help=f"{meaning}  [default: 1; with Ray, one per CPU of the cluster, or per GPU to run a model]",
         ),
         click.option(
@@ -170,15 +171,9 @@ def _options_of_training(lr_help: str) -> Wrapper:
     return stack(
         limit_option,
         eval_limit_option,
-        click.option(
-            "--epochs", type=click.IntRange(min=1), help="number of epochs; same as --set train.epochs=N"
-        ),
-        click.option(
-            "--steps", type=click.IntRange(min=1), help="number of steps; same as --set train.steps=N"
-        ),
-        click.option(
-            "--batch", type=click.IntRange(min=1), help="rows per step; same as --set train.batch_size=N"
-        ),
+        click.option("--epochs", type=POSITIVE_INT, help="number of epochs; same as --set train.epochs=N"),
+        click.option("--steps", type=POSITIVE_INT, help="number of steps; same as --set train.steps=N"),
+        click.option("--batch", type=POSITIVE_INT, help="rows per step; same as --set train.batch_size=N"),
         click.option("--lr", type=float, help=lr_help),
         click.option("--seed", type=click.IntRange(min=0), help="random seed; same as --set train.seed=N"),
         device_option,

@@ -20,7 +20,7 @@ from tasks.data.rows import Rows
 from tasks.data.text_lines import STANDARD, input_path, output_path
 from tasks.task import Task
 
-BLOCK = 8192
+ROWS_PER_BLOCK = 8192
 _ALL = 2**31 - 1  # rows
 FORMATS = ("jsonl", "csv", "tsv", "parquet")
 
@@ -32,7 +32,7 @@ def predict_file(
     out: Path,
     *,
     format: str | None = None,
-    block: int = BLOCK,
+    block: int = ROWS_PER_BLOCK,
     probabilities: bool = True,
     replace: bool = False,
 ) -> int:

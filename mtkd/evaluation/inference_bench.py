@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +17,12 @@ from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
+from mtkd.number_formats import Precision
 from mtkd.output_files.worker_pools import LocalPool
 from tasks.common.errors import UserError, unknown
 from tasks.common.progress import progress
 from tasks.tokens.batching import ModelInputs, Tokens
 
-Precision = Literal["fp32", "bf16"]
 STATUS = Path("/proc/self/status")  # on Linux, the memory use of this process
 
 

@@ -21,6 +21,7 @@ from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.glue import TASKS
+from tasks.model_tasks import prediction_records
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
 
@@ -96,11 +97,8 @@ def predict_rows(
         UserError: the model has no head for the task.
     """
     encoded, logits = encode_and_predict(model, task, rows, batch_size, show)
-    of_these_rows = TruncatedRows()
-    (truncated or of_these_rows).add(model.reader_of(task), encoded)
-    of_these_rows.warn()
-    layout = model.tokeniser.layout(len(task.columns))
-    yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
+    reader, threshold = model.reader_of(task), model.threshold(task)
+    yield from prediction_records(task, reader, encoded, logits, threshold, truncated)
 
 
 def check_submission_directory(out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,8 @@ def _mean_loss(task: Task, encoded: Encoded, logits: np.ndarray) -> float:
     return float(loss.total / loss.count.clamp(min=1))
 
 
-def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:
-    """The value of the metric that a run watches, and a function (new, old) that says if `new` is better.
+def selection_value(metric: str, scores: list[TaskScores]) -> float:
+    """The value of the metric by which training compares epochs; see `is_better`.
 
     Args:
         metric: "score", "loss", "task/metric" or "task/split/metric". The splits of a task (one for each
@@ -114,14 +114,17 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
     for score in scores:
         by_task.setdefault(score.task, []).append(score)
     if metric == "loss":
-        return _mean(_mean(s.loss for s in splits) for splits in by_task.values()), lambda new, old: new < old
+        return _mean(_mean(s.loss for s in splits) for splits in by_task.values())
     if metric == "score":
-        return _mean(
-            _mean(s.primary for s in splits) for splits in by_task.values()
-        ), lambda new, old: new > old
+        return _mean(_mean(s.primary for s in splits) for splits in by_task.values())
     task, *split, name = metric.split("/")
     chosen = [s for s in by_task[task] if not split or s.split in split]
-    return _mean(s.metrics[name] for s in chosen), lambda new, old: new > old
+    return _mean(s.metrics[name] for s in chosen)
+
+
+def is_better(metric: str, new: float, old: float) -> bool:
+    """True if a value of `selection_value` is better than an earlier one."""
+    return new < old if metric == "loss" else new > old
 
 
 def _mean(values: Iterable[float]) -> float:

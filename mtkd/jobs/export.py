@@ -20,7 +20,7 @@ from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import digest_model, write_description
-from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
+from mtkd.onnx_export.graphs import GRAPH_WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import lacks_vnni
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
@@ -244,7 +244,7 @@ def _write_export(directory: Path, graphs: Mapping[int | None, Any], record: dic
     """Write the graphs, and `record` with the digests of all files as export.json."""
     record["graphs"] = write_graphs(graphs, directory)
     names = [graph["file"] for graph in record["graphs"]]
-    names += [WEIGHTS, "model.json", *(file.name for file in directory.glob("tokenizer*.json"))]
+    names += [GRAPH_WEIGHTS, "model.json", *(file.name for file in directory.glob("tokenizer*.json"))]
     record["files"] = {name: digest_file(directory / name) for name in names}
     write_record(directory / EXPORT, record)
 
@@ -252,7 +252,7 @@ def _write_export(directory: Path, graphs: Mapping[int | None, Any], record: dic
 def _export_bytes(directory: Path, files: Iterable[str]) -> int:
     """The size of graphs and weights in bytes."""
     return sum(
-        (directory / file).stat().st_size for file in files if file == WEIGHTS or file.endswith(".onnx")
+        (directory / file).stat().st_size for file in files if file == GRAPH_WEIGHTS or file.endswith(".onnx")
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from mtkd.evaluation.scoring import TaskScores, watched, write_predictions
+from mtkd.evaluation.scoring import TaskScores, is_better, selection_value, write_predictions
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
@@ -134,7 +134,7 @@ class _Finetune(TrainingJob):
         results = [self._run_trial(trial) for trial in trials]
         best = 0  # the first of equally good trials
         for index, result in enumerate(results):
-            if self._is_better(result["value"], results[best]["value"]):
+            if is_better(self.settings.train.metric, result["value"], results[best]["value"]):
                 best = index
         directory = self._directory(trials[best])
         if self.accelerator.is_main_process:
@@ -152,9 +152,6 @@ class _Finetune(TrainingJob):
         counts = settings.epoch_counts or [settings.train.n_epochs]
         pairs = dict.fromkeys((rate, count) for rate in settings.learning_rates for count in counts)
         return [settings.train.model_copy(update={"lr": rate, "epochs": count}) for rate, count in pairs]
-
-    def _is_better(self, new: float, old: float) -> bool:
-        return new < old if self.settings.train.metric == "loss" else new > old
 
     def _name(self, trial: TrainSettings) -> str:
         """The name of a trial, such as "1e-05, 3 epochs"."""
@@ -189,7 +186,7 @@ class _Finetune(TrainingJob):
         validation = self.rows.validation(model.reader)
         scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(model)
         result: TrialResult = {
-            "value": watched(train.metric, scores)[0],
+            "value": selection_value(train.metric, scores),
             "scores": scores_record(scores),
             "training": cast(StageResult, vars(outcome)),
         }

@@ -32,7 +32,7 @@ from tasks.tokens.batching import Collator
 from tasks.tokens.tokeniser import Tokeniser
 
 # What lr = "auto" means: if `probe_nearly_suffices`, and otherwise.
-_PROBE_LR, _LR = 2e-5, 5e-5
+_REFINE_PROBE_LR, _REFINE_LR = 2e-5, 5e-5
 
 
 def refine(
@@ -150,7 +150,7 @@ class _Refine(TrainingJob):
         settings, n_train = self.settings, self.rows.data.n_train
         probed = probed_tasks(settings.init_heads, self.tasks, self.model.encoder)
         is_low = probe_nearly_suffices(self.tasks, probed, settings.head_hidden_size, n_train)
-        return _PROBE_LR if is_low else _LR
+        return _REFINE_PROBE_LR if is_low else _REFINE_LR
 
     def train(self) -> JobResult:
         trainer = Trainer(

@@ -28,6 +28,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe, resolve
+from tasks.tokens.tokeniser import Tokeniser
 
 NOTE = """The order is that of the expected scores. Only three shapes were measured (docs/results.md): with
 500 labels and up to 10,000 texts per task, 3 of 6 layers kept 95% of what the teacher gains over the best
@@ -118,14 +119,8 @@ def suggest(
     student_tasks = _student_tasks(teacher, model, data, tasks)
     model.set_tasks(student_tasks)
     own_rows = data is None and tasks is not None and all(task.files for task in student_tasks)
-    pruned = None
-    if own_rows or data is not None:
-        pruned = pruned_tokeniser(model.tokeniser, student_tasks, data, unlabelled)
-    elif unlabelled and unlabelled.files:
-        raise UserError(
-            "`unlabelled` has no effect without training rows",
-            hint="pass `data='DIR'`, or task files with [files] as `tasks`",
-        )
+    has_rows = own_rows or data is not None
+    pruned = _pruned_vocabulary(model, student_tasks, data, unlabelled, has_rows=has_rows)
     recipes, student_models = candidate_students(ref, model, student_tasks, pruned)
     models = {teacher: model, **student_models}
     times = _seconds_per_batch(models, settings)
@@ -197,6 +192,29 @@ def _student_tasks(teacher: str, model: MultiTaskModel, data: Any, tasks: TaskSp
     if teacher_tasks:
         model.require_heads(student_tasks, f"the teacher {teacher}")
     return student_tasks
+
+
+def _pruned_vocabulary(
+    model: MultiTaskModel,
+    tasks: list[Task],
+    data: Any,
+    unlabelled: UnlabelledRequest | None,
+    *,
+    has_rows: bool,
+) -> Tokeniser | None:
+    """The tokeniser of students with a pruned vocabulary; None if there are no such students.
+
+    Raises:
+        UserError: there are unlabelled rows, but no training rows, or the rows are invalid.
+    """
+    if has_rows:
+        return pruned_tokeniser(model.tokeniser, tasks, data, unlabelled)
+    if unlabelled and unlabelled.files:
+        raise UserError(
+            "`unlabelled` has no effect without training rows",
+            hint="pass `data='DIR'`, or task files with [files] as `tasks`",
+        )
+    return None
 
 
 def _seconds_per_batch(

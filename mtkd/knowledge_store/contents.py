@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtkd.number_formats import Dtype
 from mtkd.outputs import BY_LAYER, PER_ROW, EncoderSpec, ModelOutput, OutputSpec
 from tasks.common.records import Record, Size
 from tasks.task import Task
 
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]
 Per = Literal["row", "token", "kept"]
 _TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 # Kinds of outputs that are kept for every token.

@@ -30,7 +30,7 @@ from tasks.common.progress import Advance, progress
 from tasks.common.sha256 import digest_bytes
 from tasks.task import Task
 from tasks.tokens.batching import Batch, Collator
-from tasks.tokens.encoding import Encoded
+from tasks.tokens.encoding import Encoded, length_sorted_batches
 from tasks.tokens.reader import Reader
 
 
@@ -153,7 +153,7 @@ def shard_tensors(
         if name in tensors:
             tensors[name] = counts[per].to(torch.int32)
     collate = Collator(source.model.reader_of(task))
-    for numbers in length_sorted_batches(rows, collate.reader, batch_size):
+    for numbers in length_sorted_batches(collate.reader.lengths(rows.texts), batch_size):
         batch = collate(rows, numbers)
         packed = pack_outputs(source.outputs(task, batch.to(device)), contents)
         indices = torch.from_numpy(batch.indices)
@@ -191,12 +191,6 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
                 "and keys, so a store cannot keep them",
                 hint="omit the loss term on attention scores, or distil with the teacher itself (`teacher`)",
             )
-
-
-def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.ndarray]:
-    """The row numbers of batches of all rows, longest first, to minimise padding."""
-    order = np.argsort(-reader.lengths(rows.texts), kind="stable")
-    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def _counts(contents: Contents, reader: Reader, rows: Encoded) -> dict[str, Tensor]:

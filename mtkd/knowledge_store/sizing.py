@@ -18,7 +18,7 @@ from tasks.common.errors import UserError
 MAX_UNITS = 10.0
 MIN_LENGTH = 0.05
 MIN_WIDTH = 0.2
-MAX_TOKENS = 50
+MAX_SUGGESTED_TOKENS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def choose_selection(
     """
     grid = itertools.product(
         range(1, most_depth + 1),
-        range(1, min(MAX_TOKENS, max_length) + 1),
+        range(1, min(MAX_SUGGESTED_TOKENS, max_length) + 1),
         [n / 10 for n in range(1, 11)],
     )
     sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MAX_UNITS]

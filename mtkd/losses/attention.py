@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -59,7 +59,12 @@ class ScoreTerm(LayeredTerm):
     Args:
         layers: (student layer, teacher layer) pairs.
         emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
+
+    Attributes:
+        score_loss: (scores of the student, of the teacher, mask) -> the mean over tokens.
     """
+
+    score_loss: ClassVar[staticmethod[[Tensor, Tensor, Tensor], Tensor]]
 
     def __init__(self, layers: LayerPairs, emd: bool = False):
         super().__init__(layers, ["scores"], emd)
@@ -69,6 +74,14 @@ class ScoreTerm(LayeredTerm):
         pairs = pairs_of(name, settings.layer_map, models)
         require_same_heads(name, models)
         return cls(pairs, settings.layer_map == "emd")
+
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
+        """The mean over tokens for one pair of layers."""
+        return self.score_loss(
+            inputs.student_outputs.scores[layer_s],
+            inputs.teacher_outputs.scores[layer_t],
+            text_mask_of(inputs),
+        )
 
 
 class AttentionScoreMSE(ScoreTerm):
@@ -82,13 +95,7 @@ class AttentionScoreMSE(ScoreTerm):
 
         layer_map: LayerMap = "uniform"
 
-    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
-        """The mean over tokens for one pair of layers."""
-        return attention_score_mse(
-            inputs.student_outputs.scores[layer_s],
-            inputs.teacher_outputs.scores[layer_t],
-            text_mask_of(inputs),
-        )
+    score_loss = staticmethod(attention_score_mse)
 
 
 class AttentionKL(ScoreTerm):
@@ -102,10 +109,4 @@ class AttentionKL(ScoreTerm):
 
         layer_map: LayerMap = "last-only"
 
-    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
-        """The mean over tokens for one pair of layers."""
-        return attention_kl(
-            inputs.student_outputs.scores[layer_s],
-            inputs.teacher_outputs.scores[layer_t],
-            text_mask_of(inputs),
-        )
+    score_loss = staticmethod(attention_kl)

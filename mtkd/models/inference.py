@@ -15,7 +15,7 @@ from mtkd.time_trial import BATCHES, current_trial
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.batching import Collator
-from tasks.tokens.encoding import PADDED, Encoded
+from tasks.tokens.encoding import PADDED, Encoded, length_sorted_batches
 from tasks.tokens.reader import Reader
 
 
@@ -39,7 +39,7 @@ def predict_logits(
     """
     reader = model.reader_of(task)
     collate = Collator(reader)
-    batches = _batches(reader, encoded, batch_size)
+    batches = length_sorted_batches(reader.lengths(encoded.texts), batch_size)
     device = next(model.parameters()).device
     shape = task.type.logits_shape(task, model.info.max_length)
     result = np.zeros((len(encoded), *shape), dtype=np.float32)
@@ -83,7 +83,7 @@ def pooled_vectors(
     was_training = encoder.training
     encoder.eval()
     with torch.inference_mode():
-        for indices in _batches(reader, encoded, batch_size):
+        for indices in length_sorted_batches(reader.lengths(encoded.texts), batch_size):
             pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
             assert pooled is not None, "requested above"
             result[indices] = pooled.float().cpu().numpy()
@@ -91,9 +91,3 @@ def pooled_vectors(
                 advance(len(indices))
     encoder.train(was_training)
     return result
-
-
-def _batches(reader: Reader, encoded: Encoded, batch_size: int) -> list[np.ndarray]:
-    """The numbers of the rows of each batch, the longest rows first, to keep padding low."""
-    order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

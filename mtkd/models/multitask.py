@@ -28,13 +28,12 @@ from mtkd.models.saved_model import (
     write_description,
 )
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
-from mtkd.runtime import recorded_threshold
 from tasks.common.digests import check_digests, write_digests
 from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
 from tasks.common.reading import require_file
 from tasks.heads import SANHead
-from tasks.model_tasks import require_heads
+from tasks.model_tasks import recorded_threshold, require_heads
 from tasks.task import Task
 from tasks.tokens.batching import ModelInputs
 from tasks.tokens.reader import Reader

@@ -21,7 +21,7 @@ from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from mtkd.runtime import LOGITS
+from mtkd.runtime import OUTPUT_PREFIX
 from tasks.common.errors import UserError
 from tasks.heads import SANHead
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 OPSET = 20
-WEIGHTS = "weights.bin"
+GRAPH_WEIGHTS = "weights.bin"
 _EXTERNAL = 1024  # bytes; smaller tensors stay inside the graph
 _ALIGNMENT = 64  # bytes
 
@@ -115,7 +115,7 @@ def _traced(graph: _Graph) -> ModelProto:
     import onnx
 
     example = _example(graph)
-    outputs = [LOGITS + head for head in graph.heads]
+    outputs = [OUTPUT_PREFIX + head for head in graph.heads]
     options: Any = {"input_names": graph.inputs, "output_names": outputs, "opset_version": OPSET}
     with _quiet(), torch.no_grad():
         if not isinstance(graph.model.encoder, BiLSTMEncoder):
@@ -181,7 +181,7 @@ def write_graphs(graphs: Mapping[int | None, ModelProto], directory: Path) -> li
 
     written: dict[bytes, tuple[int, int]] = {}
     entries = []
-    with open(directory / WEIGHTS, "wb") as weights:
+    with open(directory / GRAPH_WEIGHTS, "wb") as weights:
         for texts, original in graphs.items():
             graph = onnx.ModelProto()
             graph.CopyFrom(original)
@@ -207,7 +207,7 @@ def _refer(tensor: Any, offset: int, length: int) -> None:
         tensor.ClearField(name)
     tensor.data_location = 1  # EXTERNAL
     del tensor.external_data[:]
-    for key, value in (("location", WEIGHTS), ("offset", str(offset)), ("length", str(length))):
+    for key, value in (("location", GRAPH_WEIGHTS), ("offset", str(offset)), ("length", str(length))):
         entry = tensor.external_data.add()
         entry.key, entry.value = key, value
 

@@ -12,16 +12,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mtkd.output_files.output_directory import CLAIM
+from tasks.common.digests import DIGESTS
 from tasks.common.errors import UserError
 from tasks.common.reading import real_path
 from tasks.common.records import read_toml
 from tasks.common.urls import as_url
 
+# Readers recognise a complete output by one of these files; they are uploaded last, in this order.
+OUTPUT_MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manifest.json", "run.json")
 # A directory with one of these files is a model, or an output of mtkd, and must not hold other outputs.
-_MARKERS = (
-    *("run.json", "model.json", "manifest.json", "export.json", "questions.json", "config.json"),
-    *("digests.json", ".mtkd.json"),
-)
+_MARKERS = (*OUTPUT_MARKERS, DIGESTS, CLAIM)
 _ROW_ARGUMENTS = ("data", "text")  # directories that may also hold outputs, such as `data=.`
 _FILE_ARGUMENTS = ("tasks", "task", "unlabelled", "settings", "sets")  # directories are not read by these
 _INSIDE = "lies inside"

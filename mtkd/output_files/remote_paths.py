@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from mtkd.output_files.output_directory import has_claim, visible_files
-from mtkd.output_files.path_overlap import refuse_overlap
+from mtkd.output_files.path_overlap import OUTPUT_MARKERS, refuse_overlap
 from tasks.common.errors import UserError, shorten
 from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
@@ -30,8 +30,6 @@ from tasks.common.urls import url_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Readers recognise a complete output by these files, so they are uploaded last.
-_MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manifest.json", "run.json")
 # Scheme of URLs that cannot be written -> hint.
 _WRITE_HINTS = {
     "http": "such addresses can only be read",
@@ -160,7 +158,7 @@ def _copy_from_url(mirror: Mirror) -> None:
     if has_claim(mirror.path) or changed:
         _refuse_changes(mirror, versions)
         return
-    if versions and not {"", *_MARKERS} & versions.keys():
+    if versions and not {"", *OUTPUT_MARKERS} & versions.keys():
         raise UserError(
             f"{mirror.url} holds files that do not belong to an output: {shorten(versions)}",
             hint="choose an empty or new directory with `out`",
@@ -178,7 +176,7 @@ def _read_mark(mirror: Mirror) -> dict[str, Any]:
 
 def _identity(mirror: Mirror) -> str:
     """A digest of the files by which readers recognise the local output; "" if it has none."""
-    files = [mirror.path / name for name in _MARKERS if (mirror.path / name).is_file()]
+    files = [mirror.path / name for name in OUTPUT_MARKERS if (mirror.path / name).is_file()]
     return digest_bytes(*(part for file in files for part in (file.name, digest_file(file)))) if files else ""
 
 
@@ -227,8 +225,8 @@ def _upload(mirror: Mirror) -> None:
         make_folder(root)
         mark_content = {"files": sorted(our_files | set(files)), "output": _identity(mirror)}
         system.pipe_file(mark_file, json.dumps(mark_content).encode())
-        markers = [file for file in _MARKERS if file in files]
-        for file in sorted(outdated | versions.keys() & set(_MARKERS)):
+        markers = [file for file in OUTPUT_MARKERS if file in files]
+        for file in sorted(outdated | versions.keys() & set(OUTPUT_MARKERS)):
             system.rm_file(f"{root}/{file}")
         others = [file for file in files if file not in known and file not in markers]
         mirror.copy_each("uploading", put, others, known, last=markers)

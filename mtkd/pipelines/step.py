@@ -19,6 +19,7 @@ from mtkd.jobs.grid.grid_jobs import evaluation_options, total_of_stages
 from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from mtkd.teachers.label_lists import label_list
+from mtkd.training.interrupts import INTERRUPTED_CODES
 from tasks.common.errors import UserError, brief, shorten, unknown
 from tasks.common.urls import url_of
 from tasks.data.unlabelled import UnlabelledRequest
@@ -26,7 +27,6 @@ from tasks.task_names import resolve
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NOT_STEPS = ("demo", "init", "run")
-_INTERRUPTED = (130, 143)
 # Options whose values are text on the command line, but may be numbers in the file.
 _WITH_NUMBERS = ("set", "teacher-labels", "copies", "seeds", "budget")
 _SET_BY_RUN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
@@ -236,7 +236,7 @@ def execute(command: str, words: list[str]) -> None:
     try:
         cli.main(words, prog_name="mtkd", standalone_mode=False)
     except SystemExit as error:
-        if error.code in _INTERRUPTED:
+        if error.code in INTERRUPTED_CODES:
             raise
         if error.code:
             raise UserError(f"`mtkd {command}` failed with exit code {error.code}") from error

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.settings import COMMANDS
+from mtkd.settings import SETTINGS_OF_COMMAND
 from tasks.common.markdown import markdown_cell
 from tasks.common.records import as_toml
 
@@ -85,7 +85,7 @@ class Section:
 def sections() -> list[Section]:
     """All settings of all commands, each class once."""
     commands_by_class: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
-    for command, model in COMMANDS.items():
+    for command, model in SETTINGS_OF_COMMAND.items():
         for title_and_classes in _classes(command, "", model, BaseModel):
             commands_by_class.setdefault(title_and_classes, []).append(command)
     written = [
@@ -124,7 +124,7 @@ def _commands(commands: Sequence[str]) -> str:
 def _prefix(title: str) -> str:
     """The start of a section's keys, given its title."""
     key = title.partition(",")[0]
-    return "" if key in COMMANDS else f"{key}."
+    return "" if key in SETTINGS_OF_COMMAND else f"{key}."
 
 
 def _classes(

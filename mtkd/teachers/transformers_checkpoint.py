@@ -25,7 +25,7 @@ from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.common.errors import UserError, shorten
-from tasks.common.hub_loading import DEFAULT_ENCODER, load_named, quieten, similar_model
+from tasks.common.hub_loading import CHECKPOINT_FILES, DEFAULT_ENCODER, load_named, quieten, similar_model
 from tasks.common.records import read_record
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
@@ -36,7 +36,6 @@ from tasks.tokens.tokeniser import Tokeniser
 _CLASSIFIER, _READER = "ForSequenceClassification", "ForQuestionAnswering"
 _LONGEST = 512  # tokens per row, for checkpoints that do not state a limit
 RUN_OR_CHECKPOINT = "an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)"
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 class CheckpointModel(MultiTaskModel):
@@ -235,7 +234,7 @@ def checkpoint_directory(name: str) -> Path | None:
             config = load_named(partial(_fetch, ["config.json"]), name, "model")
             if not _architecture(config).endswith((_CLASSIFIER, _READER)):
                 return None
-            return load_named(partial(_fetch, _FILES), name, "teacher")
+            return load_named(partial(_fetch, list(CHECKPOINT_FILES)), name, "teacher")
         except UserError as error:
             hint = error.hint
             if similar_model(name) == DEFAULT_ENCODER:

@@ -16,7 +16,7 @@ from torch import nn
 
 from mtkd.models.tied_weights import tensors_to_save, with_tied_names
 from mtkd.output_files.safetensors_shards import read_header
-from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS, require_fit
+from mtkd.training.checkpoint_tensors import CHECKPOINT_WEIGHTS, OPTIMIZER, require_fit
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from mtkd.training.processes import from_main_process
 from tasks.common.digests import damaged_files, write_digests
@@ -76,7 +76,7 @@ def save_checkpoint(
         module: model and objective, not wrapped by accelerate.
     """
     with atomic_directory(directory / f"step-{position.step:09d}") as path:
-        save_file(tensors_to_save(module), path / WEIGHTS)
+        save_file(tensors_to_save(module), path / CHECKPOINT_WEIGHTS)
         save_file(optimizer_tensors(module, optimizer), path / OPTIMIZER)
         write_json(path / _POSITION, asdict(position))
         write_digests(path)
@@ -111,7 +111,10 @@ def restore_checkpoint(
         return None
     hint = "delete this checkpoint to resume from the one before it, or start over with `overwrite=True`"
     position = read_record(newest / _POSITION, Position, hint=hint)
-    weights, state = with_tied_names(module, load_file(newest / WEIGHTS)), load_file(newest / OPTIMIZER)
+    weights, state = (
+        with_tied_names(module, load_file(newest / CHECKPOINT_WEIGHTS)),
+        load_file(newest / OPTIMIZER),
+    )
     require_fit(newest, module, weights, state)
     module.load_state_dict(weights)
     restore_optimizer(module, optimizer, state)
@@ -130,11 +133,11 @@ def _newest_undamaged(directory: Path) -> Path | None:
 
 def _is_whole(checkpoint: Path) -> bool:
     """True if all files are there and have the right form, whether their digests are recorded or not."""
-    if not all((checkpoint / name).is_file() for name in (WEIGHTS, OPTIMIZER, _POSITION)):
+    if not all((checkpoint / name).is_file() for name in (CHECKPOINT_WEIGHTS, OPTIMIZER, _POSITION)):
         return False
     try:
         from_json((checkpoint / _POSITION).read_bytes())
-        read_header(checkpoint / WEIGHTS)
+        read_header(checkpoint / CHECKPOINT_WEIGHTS)
         read_header(checkpoint / OPTIMIZER)
     except ValueError:
         return False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tasks.common.errors import UserError
 
-WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+CHECKPOINT_WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 
 def require_fit(
@@ -26,7 +26,7 @@ def require_fit(
         UserError: a tensor is missing, unknown, of another shape or of another kind of number.
     """
     problems = [
-        *(f"{WEIGHTS}: {problem}" for problem in _weight_problems(module.state_dict(), saved)),
+        *(f"{CHECKPOINT_WEIGHTS}: {problem}" for problem in _weight_problems(module.state_dict(), saved)),
         *(f"{OPTIMIZER}: {problem}" for problem in _state_problems(module, optimizer)),
     ]
     if problems:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED_CODES = (130, 143)  # exit codes of a command after Ctrl-C and SIGTERM
 
 
 class Interrupted(Exception):

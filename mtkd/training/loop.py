@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from mtkd.train_settings import TrainSettings
 from mtkd.training.callbacks import Callback, JsonLinesLog, ProgressBar, TensorBoardLog, TrainingState
@@ -29,6 +29,7 @@ from mtkd.training.interrupts import Interrupted
 from mtkd.training.joint_decisions import JointDecisions
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
+from mtkd.training.step_plan import StepPlan
 from tasks.common.errors import UserError
 from tasks.common.progress import say
 
@@ -53,22 +54,6 @@ class TrainingResult:
     history: list[dict[str, Any]]
     seconds: float
     kept_epoch: int | None = None
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """How to compute the loss of one optimiser step, micro-batch by micro-batch.
-
-    Attributes:
-        task: name of the task.
-        micro_batches: one function per micro-batch, which returns its part of the loss () and of the values
-            of the terms (t,).
-        terms: the t names of the loss terms; None for a term that is not logged in this step.
-    """
-
-    task: str
-    micro_batches: Sequence[Callable[[], tuple[Tensor, Tensor]]]
-    terms: Sequence[str | None] = ()
 
 
 class TrainingLoop(ABC, Generic[StepData]):

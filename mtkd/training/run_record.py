@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Any, Literal, NotRequired, cast
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, FiniteFloat, with_config
 from typing_extensions import TypedDict
 
 from mtkd.model_files import SavedScores
@@ -16,7 +16,6 @@ RUN_FILE = "run.json"
 _FINISHED = ("identity", "versions", "machine", "parameters", "scores", "training")  # keys of a finished run
 _NOT_WATCHED = ("epoch", "train_loss", "scores")  # keys of an epoch's record, besides the watched metric
 _open_record = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @_open_record
@@ -62,14 +61,14 @@ class _Epoch(TypedDict):
     """Also holds the watched metric, by its name."""
 
     epoch: Count
-    scores: NotRequired[dict[str, _Number]]
+    scores: NotRequired[dict[str, FiniteFloat]]
 
 
 @_open_record
 class _Training(TypedDict):
     steps: Count
     epochs: NotRequired[Count]
-    seconds: NotRequired[_Number]
+    seconds: NotRequired[FiniteFloat]
     kept_epoch: NotRequired[Count | None]
     history: NotRequired[list[_Epoch]]
 
@@ -79,9 +78,9 @@ class StageResult(TypedDict):
 
     steps: Count
     epochs: Count
-    best: _Number | None
+    best: FiniteFloat | None
     history: list[_Epoch]
-    seconds: _Number
+    seconds: FiniteFloat
     kept_epoch: NotRequired[Count | None]
     facts: NotRequired[dict[str, Any]]
 
@@ -89,7 +88,7 @@ class StageResult(TypedDict):
 class TrialResult(TypedDict):
     """The result.json of a learning rate of `finetune`, with the value of the watched metric."""
 
-    value: _Number
+    value: FiniteFloat
     scores: dict[str, SavedScores]
     training: StageResult
 

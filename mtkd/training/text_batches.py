@@ -21,7 +21,7 @@ from tasks.data.plain_text import TEXT, TextFiles
 from tasks.task import Task
 from tasks.tokens.batch_stream import cut_by_tokens
 from tasks.tokens.batching import Collator
-from tasks.tokens.encoding import Encoded
+from tasks.tokens.encoding import Encoded, length_sorted_batches
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.reader import Reader
 
@@ -154,8 +154,7 @@ def held_out_loss(
     rows: Encoded, collate: Collator, objective: Objective, source: TeacherSource | None, batch_size: int
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
     """Return a function that computes the objective on held-out rows, averaged over tokens."""
-    order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
-    parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    parts = length_sorted_batches(collate.reader.lengths(rows.texts), batch_size)
 
     @torch.no_grad()
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:

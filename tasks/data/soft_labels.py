@@ -19,7 +19,7 @@ from tasks.data.rows import Rows
 from tasks.task import Task
 from tasks.task_types.labels import RowProblem, label_positions
 
-KINDS = ("probabilities", "logits")
+SOFT_LABEL_KINDS = ("probabilities", "logits")
 MIN_PROBABILITY = 1e-4  # smaller probabilities count as this, so that every logit is finite
 _SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
 _MIN_PERCENT = 20.0  # the largest value of a column of percentages, if rows have several labels

@@ -29,12 +29,10 @@ from tasks.data.file_readers import suffix_of
 from tasks.data.loading import require_valid, sample_indices, sample_rows
 from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
-from tasks.data.rows import ANSWERS, Rows, concat, has_label
+from tasks.data.rows import ANSWERS, STEP, Rows, concat, has_label
 from tasks.data.sources import Batches, DataSource, read_all_batches
 from tasks.data.tables import as_table
 from tasks.task import UNLABELLED, Task
-
-_STEP = 65_536  # rows processed at once
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class UnlabelledRequest:
             return partial(source.batches, task, requested)
         if not names_files(requested):
             table = as_table(requested, task.columns, f"the unlabelled rows of {task.name}")
-            return lambda: RawTable(table, f"unlabelled:{task.name}").parts(_STEP)
+            return lambda: RawTable(table, f"unlabelled:{task.name}").parts(STEP)
         patterns = [requested] if isinstance(requested, str | Path) else list(requested)
         paths: list[Path] = []
         for pattern in map(str, patterns):
@@ -245,7 +243,7 @@ def _copy(train: Rows, texts: Sequence[MappedTexts]) -> MappedTexts:
 
 def _labels(labels: np.ndarray, added: int) -> np.ndarray:
     """(n + added, ...) memory-mapped labels: those of the n training rows, then NaN for the added rows."""
-    missing = (np.full((min(_STEP, added - i), *labels.shape[1:]), np.nan) for i in range(0, added, _STEP))
+    missing = (np.full((min(STEP, added - i), *labels.shape[1:]), np.nan) for i in range(0, added, STEP))
     return mapped(itertools.chain([labels], missing), np.float64)
 
 
@@ -260,12 +258,12 @@ def _groups(groups: np.ndarray | None, added: Sequence[pa.Array]) -> np.ndarray 
 def _subset(rows: Rows, indices: np.ndarray) -> Rows:
     """`Rows.take` into memory-mapped columns."""
     columns = [MappedTexts() for _ in (rows.uids, *rows.texts)]
-    for start in range(0, len(indices), _STEP):
-        part = pa.array(indices[start : start + _STEP])
+    for start in range(0, len(indices), STEP):
+        part = pa.array(indices[start : start + STEP])
         for column, values in zip(columns, (rows.uids, *rows.texts), strict=True):
             column.add(values.take(part))
     uids, *texts = (column.finish() for column in columns)
-    labels = mapped((rows.labels[indices[i : i + _STEP]] for i in range(0, len(indices), _STEP)), np.float64)
+    labels = mapped((rows.labels[indices[i : i + STEP]] for i in range(0, len(indices), STEP)), np.float64)
     groups = None if rows.groups is None else rows.groups[indices]
     return Rows(rows.task, rows.split, uids, tuple(texts), labels, groups)
 

@@ -71,6 +71,16 @@ class Encoded:
         )
 
 
+def length_sorted_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """The row numbers of batches of all rows, longest first, to minimise padding.
+
+    Args:
+        lengths: (n,) tokens per row, as `Reader.lengths` returns them.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
 @dataclass(frozen=True, eq=False)
 class TokenArrays:
     """Padded token sequences, as `tasks.tokens.batching.Tokens`, but as numpy arrays."""

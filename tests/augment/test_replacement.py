@@ -292,7 +292,7 @@ def test_workers_match_one_process_without_a_tagger(monkeypatch, in_process_work
 
 
 def assert_workers_change_nothing(tagger, workers, monkeypatch):
-    monkeypatch.setattr("augment.tagged_text.BLOCK", 30)
+    monkeypatch.setattr("augment.tagged_text.TEXTS_PER_BLOCK", 30)
     rows = {"mrpc": some_rows(100, texts=2), "sst2": some_rows(20, task="sst2")}
     unprepared = Replacement(tagger=tagger)
     one, two = (unprepared.prepare(rows, each) for each in (Workers(), workers))

@@ -309,7 +309,7 @@ def write_replaced_corpus(data: Path, out: Path, *tasks: Task, **options: Any) -
 
 @pytest.fixture
 def few_texts_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tagged_files, "BLOCK", 9)
+    monkeypatch.setattr(tagged_files, "TEXTS_PER_BLOCK", 9)
     monkeypatch.setattr(distinct_texts, "_PER_BUCKET", 20)
     monkeypatch.setattr(distinct_texts, "STEP", 16)
     monkeypatch.setattr(tagged_files, "STEP", 16)

@@ -14,8 +14,9 @@ from torch import nn
 from mtkd.output_files import distributed
 from mtkd.train_settings import TrainSettings
 from mtkd.training import checkpoint
-from mtkd.training.loop import StepPlan, TrainingLoop
+from mtkd.training.loop import TrainingLoop
 from mtkd.training.processes import make_accelerator
+from mtkd.training.step_plan import StepPlan
 
 
 class OneWeight(TrainingLoop[None]):

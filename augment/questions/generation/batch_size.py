@@ -7,8 +7,6 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from mtkd.precision import supports_bf16
-
 R = TypeVar("R")
 
 _ON_CPU = 32  # larger batches are hardly faster there
@@ -80,10 +78,3 @@ def bytes_per_prompt(config: Any, max_input: int, rows: int, steps: int) -> int:
     attention = heads * (width + max_input)
     decoder = rows * (cached + _DECODER_COPIES * (config.vocab_size + attention))
     return _BYTES * (_ENCODER_COPIES * encoder + decoder)
-
-
-def choose_precision(precision: str, backend: str, device: Any) -> Literal["fp32", "bf16"]:
-    """The precision that was asked for; for "auto", bf16 if the native backend runs on a device for it."""
-    if precision != "auto":
-        return "bf16" if precision == "bf16" else "fp32"
-    return "bf16" if backend == "native" and supports_bf16(device) else "fp32"

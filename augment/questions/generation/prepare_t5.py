@@ -6,11 +6,12 @@ import dataclasses
 import functools
 from typing import Any
 
-from augment.questions.generation.batch_size import choose_batch_size, choose_precision
+from augment.questions.generation.batch_size import choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
+from augment.questions.generation.precision import choose_precision
 from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_question_options
 from augment.questions.generator import (
     Generator,

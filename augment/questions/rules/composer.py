@@ -16,7 +16,7 @@ _LENGTHS = (5, 22), (4, 22)  # words of a question; of one with a form of "be"
 _LONGEST_ANSWER, _LONGEST_REASON = 10, 25  # words
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "do": "does"}
 _PRONOUNS = frozenset(["he", "she", "it", "they", "him", "them"])
-_OWNERS = frozenset(["his", "her", "its", "their"])
+OWNERS = frozenset(["his", "her", "its", "their"])
 _SEASONS = frozenset([*DAYS.split("|"), "century", "spring", "summer", "autumn", "winter"])
 
 
@@ -183,7 +183,7 @@ class Composer:
             low & (WORDS["pointing"] | _PRONOUNS)
             or answer in text.lower()
             or (told and len(told & low) * 2 >= len(told))
-            or (low & _OWNERS and self.subject.text not in text)
+            or (low & OWNERS and self.subject.text not in text)
             or (not names and len(long) < 1 + (words[0] in ("what", "who")))
         ):
             return

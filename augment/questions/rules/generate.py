@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from augment.questions.rules.answers import Memory, is_plural, read_names, read_phrase
 from augment.questions.rules.clauses import Clause, clauses_of
-from augment.questions.rules.composer import RuleQuestion, Subject
+from augment.questions.rules.composer import OWNERS, RuleQuestion, Subject
 from augment.questions.rules.questions import clause_questions
 from augment.questions.rules.tagging import tag_sentence
 from augment.questions.rules.words import WORDS
@@ -20,7 +20,6 @@ _CUT = re.compile(r"[(\[\n]")  # an answer must be text without what the tags le
 _LENGTHS = range(25, 401)  # characters of a sentence
 _MIN_ENGLISH_SHARE = 0.12  # of the words of an English text, those that are frequent in English
 _MIN_WORDS = 8  # in a text whose language can be told by frequent words
-_OWNERS = frozenset(("his", "her", "its", "their"))
 
 Entities = Callable[[str], list[tuple[str, str]]]
 """From a text to its names with the labels of spaCy's English pipelines (PERSON, GPE, ...)."""
@@ -103,7 +102,7 @@ def _subject(clause: Clause, memory: Memory, topics: _Topics) -> Subject | None:
     word, tags = sentence.words[start].lower(), sentence.tags[start:stop]
     if tags == "!":
         return Subject("there", "thing", False)
-    topic = topics.of(word) if tags == "U" or word in _OWNERS else None
+    topic = topics.of(word) if tags == "U" or word in OWNERS else None
     if tags == "U":
         return topic and topic._replace(kind="person" if word in ("he", "she") else topic.kind, resolved=True)
     phrase = read_phrase(sentence, start, stop, memory)
@@ -116,7 +115,7 @@ def _subject(clause: Clause, memory: Memory, topics: _Topics) -> Subject | None:
         return Subject(f"{owner} {text.partition(' ')[2]}", kind, plural, True)
     if not tags.strip("DJR"):
         return None  # "the first"
-    unclear = WORDS["pointing"] | _OWNERS | {"him", "them"}
+    unclear = WORDS["pointing"] | OWNERS | {"him", "them"}
     return None if unclear & set(text.lower().split()) else Subject(text, phrase.kind, plural)
 
 

@@ -31,10 +31,11 @@ from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, open_directory
 from mtkd.train_settings import TrainSettings
 from mtkd.training.checkpoint import Position
-from mtkd.training.loop import StepPlan, TrainingLoop
+from mtkd.training.loop import TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import LOOP_FILES
+from mtkd.training.step_plan import StepPlan
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
@@ -213,11 +214,8 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
 def _key(job: TrainJob, model: str, references: list[ReferenceQuestions]) -> str:
     """A digest of everything that affects the outcome; a model that has a digest may have any name."""
     settings = json.dumps(dataclasses.asdict(job) | ({"model": ""} if model else {}), sort_keys=True)
-    return digest_bytes(
-        settings,
-        model,
-        *(part for reference in references for part in (reference.prompt, *reference.questions)),
-    )
+    texts = (part for reference in references for part in (reference.prompt, *reference.questions))
+    return digest_bytes(settings, model, *texts)
 
 
 def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:

@@ -47,7 +47,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
 
-_PROBE_LR = 5e-5  # lr = "auto" if `probe_nearly_suffices`
+_DISTILL_PROBE_LR = 5e-5  # lr = "auto" if `probe_nearly_suffices`
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
@@ -153,7 +153,7 @@ class TaskDistillation(StagedJob):
         data, student = self.rows.data, self.prepared.student
         probed, hidden_size = self._probed_tasks(student), student.info.head_hidden_size
         is_low = probe_nearly_suffices(data.tasks, probed, hidden_size, data.n_train)
-        return _PROBE_LR if is_low else DISTILL_LR
+        return _DISTILL_PROBE_LR if is_low else DISTILL_LR
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         """The importance of a teacher's parts on the training rows, of which pruning keeps the highest."""

@@ -23,12 +23,11 @@ from mtkd.teachers.cached_logits import CacheFolder
 from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows
-from tasks.data.rows import has_label
+from tasks.data.rows import STEP, has_label
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
 LogitsOf = Callable[[np.ndarray], np.ndarray]  # (b,) row indices -> (b, C) logits
-_BLOCK_ROWS = 65_536  # rows whose logits are in memory at the same time
 _ROWS_FOR_BILSTM = 2_000  # per task; with 500 it gained nothing, with 5,500 a lot (docs/results-small.md)
 
 
@@ -164,8 +163,8 @@ def confident_rows(
             continue
         is_kept = has_label(part.train.labels)
         unlabelled = np.flatnonzero(~is_kept)
-        for start in range(0, len(unlabelled), _BLOCK_ROWS):
-            rows = unlabelled[start : start + _BLOCK_ROWS]
+        for start in range(0, len(unlabelled), STEP):
+            rows = unlabelled[start : start + STEP]
             probabilities = part.task.type.probabilities(part.task, logits[part.task.name](rows), None)
             assert probabilities is not None, "classes have probabilities"
             is_kept[rows] = probabilities.max(axis=1) >= min_confidence

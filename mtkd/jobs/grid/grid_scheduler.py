@@ -17,10 +17,8 @@ from typing import Any
 import torch
 
 from mtkd.jobs.grid.grid_jobs import Job
-from mtkd.training.interrupts import PARENT, sigterm_exits
+from mtkd.training.interrupts import INTERRUPTED_CODES, PARENT, sigterm_exits
 from tasks.common.files import write_json
-
-_INTERRUPTED = (130, 143)
 
 
 def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> dict[Path, str]:
@@ -110,7 +108,7 @@ class _CommandRunner:
         if code == 0:
             write_json(job.command_file, command)
             return None
-        if code in _INTERRUPTED or self._stopped:
+        if code in INTERRUPTED_CODES or self._stopped:
             raise KeyboardInterrupt
         if code == -signal.SIGKILL:
             return "it was killed (SIGKILL), perhaps because memory ran out"

@@ -14,7 +14,7 @@ from mtkd.jobs.knowledge_store.prepare_store import PreparedStore, prepare_store
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import pack_outputs
-from mtkd.knowledge_store.shard_writer import StoreJob, length_sorted_batches
+from mtkd.knowledge_store.shard_writer import StoreJob
 from mtkd.knowledge_store.sizing import amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
@@ -22,6 +22,7 @@ from tasks.common.errors import counted
 from tasks.common.plain_text import duration_text, size_text
 from tasks.common.reading import real_path
 from tasks.tokens.batching import Collator
+from tasks.tokens.encoding import length_sorted_batches
 
 _TIMED_BATCHES = 6
 
@@ -114,7 +115,7 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
     total = 0.0
     for name, rows in job.data.items():
         collate = Collator(job.teacher.reader_of(job.tasks[name]))
-        batches = length_sorted_batches(rows, collate.reader, job.batch_size)
+        batches = length_sorted_batches(collate.reader.lengths(rows.texts), job.batch_size)
         count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
         timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
         warm_up = timed[0].to(accelerator.device)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mtkd.knowledge_store.contents import Dtype
+from mtkd.number_formats import Dtype
 from tasks.common.records import Count, Record, Size
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mtkd.models.encoders.bilstm_settings import POOLED, BiLSTMConfig, BiLSTMStudentSettings
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig, BiLSTMStudentSettings
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_width, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
-from mtkd.outputs import EncoderOutput, OutputSpec
+from mtkd.outputs import POOLED, EncoderOutput, OutputSpec
 from tasks.common.errors import UserError
 from tasks.tokens.batching import ModelInputs, Tokens
 

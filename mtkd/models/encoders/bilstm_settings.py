@@ -8,13 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
-from mtkd.outputs import EncoderSpec, OutputSpec
+from mtkd.outputs import POOLED, EncoderSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.records import Units, Vocabulary
 from tasks.tokens.reader import InputFormat
 
-POOLED = OutputSpec(pooled=True)
 Kind = Literal["bilstm-biattention", "bilstm"]
 
 

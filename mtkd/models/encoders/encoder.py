@@ -14,6 +14,7 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtkd.models.encoders.text_vectors import COMPARED_PARTS
 from mtkd.models.tied_weights import tensors_to_save, with_tied_names
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
@@ -217,7 +218,7 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
 
     def head_width(self, task: Task) -> int:
         """The width of the vectors that the head of a task reads: D, or 4 D if it compares two texts."""
-        return self.width * (4 if self.config.compares_texts(task) else 1)
+        return self.width * (COMPARED_PARTS if self.config.compares_texts(task) else 1)
 
     @property
     def n_layers(self) -> int:

@@ -15,6 +15,7 @@ from mtkd.model_files import read_model_file
 from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
+from mtkd.models.encoders.text_vectors import Pooling
 from mtkd.models.pretrained_weights import pretrained_weight_files
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.common.errors import UserError
@@ -48,7 +49,6 @@ _OTHER_NAMES = {
     "hidden_dropout_prob": ("dropout", "mlp_dropout"),
     "attention_probs_dropout_prob": ("attention_dropout",),
 }
-Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
 PairEncoding = Literal["cross-encoder", "bi-encoder"] | list[Text]
 
 

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
-from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.outputs import POOLED, EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.progress import progress, say
@@ -30,7 +31,6 @@ from tasks.tokens.encoding import Encoded
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.reader import InputFormat, Reader
 
-POOLED = OutputSpec(pooled=True)
 BATCH = 1024  # student tokens that go through the teacher at once
 LONGEST = 16  # the most teacher tokens per student token, including special tokens
 
@@ -119,7 +119,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         self.embeddings.weight.requires_grad_(config.trainable)
         self.mlp = nn.Sequential(
             nn.Dropout(config.dropout),
-            nn.Linear(4 * config.width, config.hidden_size),
+            nn.Linear(COMPARED_PARTS * config.width, config.hidden_size),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.hidden_size, config.output_size),
@@ -178,7 +178,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         assert inputs.texts is not None, "a static student reads texts separately"
         u, *second = (self._mean(tokens) for tokens in inputs.texts)
         v = second[0] if second else u
-        return EncoderOutput(pooled=self.mlp(torch.cat([u, v, (u - v).abs(), u * v], -1)))
+        return EncoderOutput(pooled=self.mlp(compare_vectors(u, v)))
 
     def _mean(self, tokens: Tokens) -> Tensor:
         """The mean of the real tokens' vectors, (B, width), without a copy of size (B, L, width)."""

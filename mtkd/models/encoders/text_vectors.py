@@ -1,11 +1,14 @@
-"""The vectors of single texts in a sequence: what a Transformer reads and pools as a bi-encoder."""
+"""The vectors of single texts: what a Transformer reads and pools as a bi-encoder, and how two compare."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mtkd.models.encoders.pretrained_config import Pooling
+Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
+COMPARED_PARTS = 4  # the vectors that `compare_vectors` concatenates
 
 
 def side_by_side(text_numbers: Tensor, first_position: int, *, adds_mask: bool) -> dict[str, Tensor]:
@@ -40,3 +43,8 @@ def pool_text(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
         return states.gather(1, first.unsqueeze(-1).expand(-1, -1, states.shape[-1])).squeeze(1)
     weight = mask.unsqueeze(-1).to(states.dtype)
     return (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def compare_vectors(u: Tensor, v: Tensor) -> Tensor:
+    """The features (B, 4 d) of two texts with the vectors u and v (B, d): [u; v; |u - v|; u * v]."""
+    return torch.cat([u, v, (u - v).abs(), u * v], -1)

@@ -18,14 +18,13 @@ from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.pretrained_config import (
     PairEncoding,
-    Pooling,
     TransformerConfig,
     locate,
     pooler_option,
     pretrained_config,
     with_sizes,
 )
-from mtkd.models.encoders.text_vectors import pool_text, side_by_side
+from mtkd.models.encoders.text_vectors import Pooling, compare_vectors, pool_text, side_by_side
 from mtkd.models.encoders.transformer_init import (
     layers_to_copy,
     require_teacher_vocabulary,
@@ -293,7 +292,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if tokens.second is not None:
             masks = (tokens.mask & ~tokens.second, tokens.second)
             u, v = (pool_text(out.last_hidden_state, mask, self.config.pooling) for mask in masks)
-            return torch.cat([u, v, (u - v).abs(), u * v], -1)
+            return compare_vectors(u, v)
         if self.config.pooling == "cls-of-layers":
             return torch.stack([cls[layer] for layer in range(1, self.n_layers + 1)]).mean(0)
         if self.config.pooling == "pooler":

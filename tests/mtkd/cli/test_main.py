@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mtkd.recipes import load_settings, recipe_names
-from mtkd.settings import COMMANDS
+from mtkd.settings import SETTINGS_OF_COMMAND
 from mtkd.training.run_record import kept_weights
 from tasks.common.locks import LOCK
 from tasks.common.records import write_record
@@ -104,7 +104,7 @@ def test_one_blank_line_follows_a_table(mtkd: Callable) -> None:
 
 
 def test_every_recipe_loads() -> None:
-    for command in COMMANDS:
+    for command in SETTINGS_OF_COMMAND:
         for name in recipe_names(command):
             assert load_settings(name, command, {}).name == name
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from mtkd.losses.loss_registry import BUILT_IN
 from mtkd.recipes import load_settings, parse_set, recipe_names
 from mtkd.recipes.settings_reference import SettingInfo, markdown, sections, settings_in_use
-from mtkd.settings import COMMANDS
+from mtkd.settings import SETTINGS_OF_COMMAND
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
@@ -63,7 +63,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", SETTINGS_OF_COMMAND)
 def test_every_value_that_recipes_show_prints_can_be_set(command: str) -> None:
     """Passing every printed value with --set gives the same settings."""
     for name in recipe_names(command):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.training.checkpoint import Position, find_checkpoint, restore_checkpoint, save_checkpoint
-from mtkd.training.checkpoint_tensors import OPTIMIZER, WEIGHTS
+from mtkd.training.checkpoint_tensors import CHECKPOINT_WEIGHTS, OPTIMIZER
 from tasks.common.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -37,7 +37,7 @@ def checkpoints(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("file", [WEIGHTS, OPTIMIZER, "position.json"])
+@pytest.mark.parametrize("file", [CHECKPOINT_WEIGHTS, OPTIMIZER, "position.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "directory"])
 def test_the_checkpoint_before_a_damaged_one_is_used(checkpoints: Path, file: str, damage: str) -> None:
     path = checkpoints / "step-000000004" / file
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_not_used_after_its_removal_was_interrupted(
 ) -> None:
     for step in (2, 4):
         save_checkpoint(tmp_path, *trained(), Position(step=step))
-    weights = tmp_path / "step-000000004" / WEIGHTS
+    weights = tmp_path / "step-000000004" / CHECKPOINT_WEIGHTS
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
 
@@ -120,7 +120,7 @@ def test_a_read_error_removes_no_checkpoint(checkpoints: Path, monkeypatch: pyte
 
 
 def test_a_run_does_not_resume_from_damaged_checkpoints(checkpoints: Path) -> None:
-    for file in checkpoints.glob(f"*/{WEIGHTS}"):
+    for file in checkpoints.glob(f"*/{CHECKPOINT_WEIGHTS}"):
         file.write_bytes(b"damaged")
     assert find_checkpoint(checkpoints) is None
 
@@ -134,14 +134,18 @@ def changed(path: Path, change: Callable[[Tensors], object]) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "problem"),
     [
-        (WEIGHTS, lambda found: found.pop("norm.bias"), "'norm.bias' is missing"),
-        (WEIGHTS, lambda found: found.update(more=torch.ones(1)), "the model has no 'more'"),
+        (CHECKPOINT_WEIGHTS, lambda found: found.pop("norm.bias"), "'norm.bias' is missing"),
+        (CHECKPOINT_WEIGHTS, lambda found: found.update(more=torch.ones(1)), "the model has no 'more'"),
         (
-            WEIGHTS,
+            CHECKPOINT_WEIGHTS,
             lambda found: found.update({"norm.bias": torch.ones(5)}),
             r"of the shape \(5,\), not \(4,\)",
         ),
-        (WEIGHTS, lambda found: found.update({"norm.bias": torch.ones(4).int()}), "of the type torch.int32"),
+        (
+            CHECKPOINT_WEIGHTS,
+            lambda found: found.update({"norm.bias": torch.ones(4).int()}),
+            "of the type torch.int32",
+        ),
         (OPTIMIZER, lambda found: found.update(more=torch.ones(1)), "the model has no ''"),
         (OPTIMIZER, lambda found: found.update({"x|step": torch.ones(1)}), "the model has no 'x'"),
         (OPTIMIZER, lambda found: found.pop("norm.bias|exp_avg"), "and another parameter"),

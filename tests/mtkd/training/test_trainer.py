@@ -16,7 +16,7 @@ from interrupted_shards import flip_a_bit
 from safetensors.torch import load_file
 from small_students import SMALL_LSTM, SMALL_TRANSFORMER
 
-from mtkd.evaluation.scoring import TaskScores, watched
+from mtkd.evaluation.scoring import TaskScores, selection_value
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.validate import validate_run
@@ -342,9 +342,9 @@ def test_splits_of_a_task_are_averaged_before_tasks_are() -> None:
         TaskScores("mnli", "validation_mismatched", 10, {"accuracy": 0.7}, 0.7, 0.3, 4.0),
         TaskScores("rte", "validation", 10, {"accuracy": 0.8}, 0.8, 0.5, 1.0),
     ]
-    assert watched("mnli/accuracy", found)[0] == pytest.approx(0.6)
-    assert watched("score", found)[0] == pytest.approx(0.7)
-    assert watched("loss", found)[0] == pytest.approx(2.0)
+    assert selection_value("mnli/accuracy", found) == pytest.approx(0.6)
+    assert selection_value("score", found) == pytest.approx(0.7)
+    assert selection_value("loss", found) == pytest.approx(2.0)
 
 
 def test_bf16_stays_close_to_fp32(

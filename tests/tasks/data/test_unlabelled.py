@@ -66,7 +66,7 @@ def appended(task: Task, unlabelled: Any, limit: int | None = None, train: Rows 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_files_are_read_in_parts(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_readers, "BATCH", 8)
-    monkeypatch.setattr(unlabelled, "_STEP", 3)
+    monkeypatch.setattr(unlabelled, "STEP", 3)
     path = write(tmp_path / f"more{suffix}", TEXTS)
     sizes = [raw.table.num_rows for raw in file_readers.read_batches(path, PAIR.columns)]
     assert sum(sizes) == 25 and max(sizes) <= 8
@@ -201,7 +201,7 @@ def test_labelled_rows_invalid_rows_and_missing_columns_are_rejected(
 
 
 def test_samples_are_nested_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unlabelled, "_STEP", 4)
+    monkeypatch.setattr(unlabelled, "STEP", 4)
     found = [appended(PAIR, TEXTS, limit).uids.to_pylist()[3:] for limit in (5, 12, 100)]
     assert list(map(len, found)) == [5, 12, 25]
     assert set(found[0]) < set(found[1]) < set(found[2])

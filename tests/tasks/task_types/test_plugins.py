@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tasks import task_types
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.task_names import resolve
+from tasks.task_types import registry
 
 MODULE = '''
 from tasks.task_types import LossSum
@@ -61,13 +61,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _forget() -> None:
-    for cached in (task_types.installed_types, task_types.task_type, task_types._find):
+    for cached in (registry.installed_types, registry.task_type, registry._find):
         cached.cache_clear()
 
 
 def test_a_plugin_task_type_works_like_a_built_in_one(installed: Path) -> None:
     [task] = resolve(str(installed))
-    assert "count" in task_types.task_type_names()
+    assert "count" in registry.task_type_names()
     assert task.metrics == ("spearman",)
     rows = load_rows(open_data("pocket"), task, "train")
     assert rows.labels.tolist() == [2.0, 1.0]

@@ -358,7 +358,9 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory, device: RuleBasedAnswerer())
+    monkeypatch.setattr(
+        "mtkd.api.question_filtering.load_answerer", lambda directory, device: RuleBasedAnswerer()
+    )
 
 
 def test_the_filter_command(mtkd: Callable, teacher, corpus, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mtkd.evaluation.scoring import TaskScores, averages, watched
+from mtkd.evaluation.scoring import TaskScores, averages, is_better, selection_value
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.request import Request
@@ -63,14 +63,15 @@ def scores(task: str, **values: float) -> list[TaskScores]:
 def test_an_epoch_is_chosen_by_the_mean_over_languages() -> None:
     english, balanced = scores("xnli", en=0.9, de=0.1, sw=0.2), scores("xnli", en=0.6, de=0.5, sw=0.4)
     for metric in ("score", "loss", "xnli/accuracy"):
-        (old, _), (new, better) = watched(metric, english), watched(metric, balanced)
-        assert better(new, old) and not better(old, new), metric
-    (old, _), (new, better) = (watched("xnli/validation_en/accuracy", found) for found in (english, balanced))
-    assert (old, new) == (0.9, 0.6) and not better(new, old)
+        old, new = selection_value(metric, english), selection_value(metric, balanced)
+        assert is_better(metric, new, old) and not is_better(metric, old, new), metric
+    metric = "xnli/validation_en/accuracy"
+    old, new = selection_value(metric, english), selection_value(metric, balanced)
+    assert (old, new) == (0.9, 0.6) and not is_better(metric, new, old)
     (mean,) = averages([*english, *scores("rte", x=0.3)])
     assert (mean.task, mean.rows, mean.primary) == ("xnli", 30, pytest.approx(0.4))
     both = [*balanced, *scores("rte", x=0.1)]
-    assert watched("score", both)[0] == pytest.approx(0.3), "languages first, then tasks"
+    assert selection_value("score", both) == pytest.approx(0.3), "languages first, then tasks"
 
 
 @pytest.mark.parametrize("metric", ["score", "xnli/validation_sw/accuracy"])

@@ -15,7 +15,7 @@ import torch
 from first_terms import FirstTerms
 
 import mtkd
-from mtkd.models.encoders.pretrained_config import Pooling
+from mtkd.models.encoders.text_vectors import Pooling
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
