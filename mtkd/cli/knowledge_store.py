@@ -278,4 +278,4 @@ def _draw(manifest: Any) -> None:
     echo(f"at most {contents.max_length} tokens per row; tokeniser digest {teacher.tokeniser[:12]}")
     echo(f"teacher {teacher.name} ({digest}), run in {teacher.precision}")
     if manifest.corpus:
-        echo(f"with the copies of a corpus (key {manifest.corpus[:12]})")
+        echo(f"with the rows of a corpus or of several (digest {manifest.corpus[:12]})")

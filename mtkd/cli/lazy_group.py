@@ -72,8 +72,10 @@ def _expected_instead_of_scalar(value: Any, limit: int) -> str | None:
 
 def _parse_args(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
     """Parse the words of a command line, of which no option for one value may be given twice."""
-    _, _, given = command.make_parser(ctx).parse_args(list(args))
-    _refuse_repeated(given)
+    if not ctx.resilient_parsing:
+        _, _, given = command.make_parser(ctx).parse_args(list(args))
+        if not any(isinstance(param, click.Option) and "--help" in param.opts for param in given):
+            _refuse_repeated(given)
     return type(command).parse_args(command, ctx, args)
 
 

@@ -98,7 +98,7 @@ def main() -> None:
             raise
         _fail(
             [
-                f"this needs the package {_first_missing(error.name)!r}",
+                f"this command needs the package {_first_missing(error.name)!r}, which is not installed",
                 "  hint: pip install mtkd with its dependencies; without them, `mtkd predict` runs exported "
                 "models",
             ],

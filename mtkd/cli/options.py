@@ -59,7 +59,7 @@ corpora_option = click.option(
     multiple=True,
     metavar="DIR",
     callback=one_or_several,
-    help="a corpus written by mtkd augment, added to the training rows; may be given several times",
+    help="a corpus written by mtkd augment, whose rows are further training rows; may be given several times",
 )
 out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
 overwrite_option = click.option("--overwrite", is_flag=True, help="replace another run or output in --out")

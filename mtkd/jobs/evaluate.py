@@ -71,8 +71,9 @@ def evaluate(
     Splits that are missing or unlabelled are skipped, as long as another one can be scored.
 
     Args:
-        model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
-            name of a fine-tuned transformers checkpoint, for one task, or such a model and its tokeniser.
+        model: the directory of a model; the model itself, which stays on its device; or, for one task, a
+            fine-tuned transformers checkpoint: its directory or hub name, or the model and its tokeniser.
+        data: "pocket", "hub", a directory, or tables in memory; None = the files that the tasks name.
         spec: the tasks; by default all that the model was trained on, as the model records them.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
@@ -84,7 +85,7 @@ def evaluate(
         baselines: True to compare the model with the baselines of `mtkd.evaluation.baseline`, too.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
-            `limit` of the model's run. In any case, at most 10,000.
+            `limit` of the model's run, if it had one. In any case, at most 10,000.
         predictions: a directory to which each row's prediction is written (`write_predictions`).
 
     Raises:
@@ -93,15 +94,15 @@ def evaluate(
     """
     if encoder is not None and not baselines:
         raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
-    target, directories = find_device(device), {"model": model, "against": against}
+    torch_device, directories = find_device(device), {"model": model, "against": against}
     labels_are_for_other = bool(teacher_labels) and against is not None and not is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)
-    model, checkpoint = open_model(model, spec, data, target, labels)
+    model, checkpoint = open_model(model, spec, data, torch_device, labels)
     model_tasks = tasks_of(model)
     tasks = resolve(spec, model_tasks, data) if spec else model_tasks
     other, other_checkpoint = None, None
     if against is not None:
-        other, other_checkpoint = open_other_model(against, tasks, target, labels_of_other)
+        other, other_checkpoint = open_other_model(against, tasks, torch_device, labels_of_other)
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in model_tasks}, tasks, name)
     if other is not None:
@@ -124,11 +125,11 @@ def evaluate(
     if predictions is not None:
         check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
     by_name = {task.name: task for task in tasks}
-    scores, warnings = _score_all(load_module(model, target), rows, batch_size, checkpoint)
+    scores, warnings = _score_all(load_module(model, torch_device), rows, batch_size, checkpoint)
     reports = _class_reports(by_name, scores)
     references: dict[str, _Predictions] = {}
     if other is not None:
-        other_model = load_module(other, target)
+        other_model = load_module(other, torch_device)
         other_scores, more_warnings = _score_all(other_model, rows, batch_size, other_checkpoint)
         warnings += more_warnings
         references[teacher_name(against)] = _predictions_by_task(other_scores)
@@ -209,13 +210,13 @@ def _baselines(
     baseline_rows: int,
     skipped: dict[str, str],
 ) -> dict[str, _Predictions]:
-    """Baseline -> its predictions; for a task without training rows, only the best constant prediction.
+    """The predictions of each baseline; for a task without training rows, only the best constant prediction.
 
     Args:
         rows: the scored rows of each task and split.
         scored: the model's predictions for them.
         baseline_rows: maximum number of labelled rows per task.
-        skipped: the names of omitted baselines are added to it, with the reason.
+        skipped: task or baseline -> why it was left out; the baselines left out here are added to it.
     """
     by_baseline: dict[str, dict[str, Splits]] = {}
     tasks = {task.name: task for task, _ in rows}
@@ -236,7 +237,7 @@ def _baselines(
 def _differences(
     tasks: Mapping[str, Task], model: _Predictions, other: _Predictions
 ) -> dict[str, Difference]:
-    """Task, and "average" -> how much higher the model scores than the other one.
+    """How much higher the model scores than the other one, by task and on "average".
 
     Tasks that the other one did not predict are left out, and then also the average.
     """

@@ -54,8 +54,12 @@ def add_corpora(
         UserError: a corpus has rows for none of `tasks`, or was made from other rows of this task.
     """
     parts, counts = [train], dict[str, int]()
+    keys: set[str] = set()
     for corpus in corpora:
         manifest = read_corpus(corpus)
+        if manifest.key in keys:
+            raise UserError(f"the corpus {corpus} is given twice, or is a copy of another one")
+        keys.add(manifest.key)
         _check_tasks(corpus, manifest, tasks)
         if task.name not in (entry.name for entry in manifest.tasks):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class Verified:
     hints: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON values."""
-        return asdict(self)
+        """Convert to plain JSON values, without the hints."""
+        return {"files": self.files, "damaged": self.damaged}
 
 
 def verify(place: Path) -> Verified:

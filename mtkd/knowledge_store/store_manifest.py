@@ -72,7 +72,8 @@ class StoreManifest(Record):
         options: the options of that command, which are used again for repairs.
         teacher: the teacher that the store was built with.
         contents: the outputs that are kept of each row.
-        corpus: key of the augmented corpus whose copies are included, or None.
+        corpus: the key of the corpus whose rows are included, or a digest of the keys of several; None if
+            there is none.
         key: digest of everything that affects the content of the shards.
         tasks: the entries of the tasks.
         shards: the entries of the shards, with their files, rows and digests.

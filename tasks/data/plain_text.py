@@ -159,11 +159,13 @@ def _not_text(path: Path) -> UserError:
     problem = "is not a text file that can be read" if path.is_file() else "contains no text files"
     hint = "convert tables to JSON lines or parquet with a column of texts"
     if ".csv" in path.suffixes or ".tsv" in path.suffixes:
-        problem = "is a table as CSV, which cannot be read as plain text"
-        parquet = path.name.partition(".")[0] + ".parquet"
+        problem = "is a table (CSV or TSV), which cannot be read as plain text"
+        stem, _, kind = str(path).removesuffix(".gz").rpartition(".")
+        separator = ", sep='\\t'" if kind == "tsv" else ""
+        parquet = f"{stem}.parquet"
         hint = (
-            f"convert it with `pandas.read_csv({path.name!r}).to_parquet({parquet!r})`, and name its column "
-            "of texts with `text_column='COLUMN'`"
+            f"convert it with `pandas.read_csv({str(path)!r}{separator}).to_parquet({parquet!r})`, and "
+            "name its column of texts with `text_column='COLUMN'`"
         )
     return UserError(f"{path} {problem}", expected=", ".join(_FORMATS), hint=hint)
 

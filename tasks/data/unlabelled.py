@@ -135,7 +135,9 @@ def _looks_like_file(part: Any) -> bool:
     if not isinstance(part, str):
         return isinstance(part, Path)
     is_named = url_of(part) is not None or suffix_of(Path(part)) is not None or os.path.isfile(part)
-    return is_named or ("\0" not in part and bool(glob.glob(part)))
+    return is_named or (
+        glob.has_magic(part) and "\0" not in part and any(map(os.path.isfile, glob.glob(part)))
+    )
 
 
 def _plain(value: Any) -> Any:

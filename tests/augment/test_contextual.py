@@ -298,19 +298,9 @@ def test_the_command_writes_a_corpus(mtkd: Callable, masked_lm: Path, tmp_path: 
 def test_invalid_options_are_errors(
     mtkd: Callable, masked_lm: Path, tmp_path: Path, options: tuple, parts: tuple[str, ...]
 ) -> None:
-    words = (
-        "--data",
-        "pocket",
-        "--tasks",
-        "sst2",
-        "--limit",
-        4,
-        "--model",
-        masked_lm,
-        "--out",
-        tmp_path / "c",
-    )
-    answered = mtkd("augment", "contextual", *words, *options)
+    words = ("--data", "pocket", "--tasks", "sst2", "--limit", 4, "--out", tmp_path / "c")
+    model = () if "--model" in options else ("--model", masked_lm)
+    answered = mtkd("augment", "contextual", *words, *model, *options)
     assert answered.code == 2 and "Traceback" not in answered.err and not (tmp_path / "c").exists()
     for part in parts:
         assert part in answered.err

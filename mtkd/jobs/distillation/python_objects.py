@@ -130,7 +130,7 @@ def require_trainable(student: nn.Module) -> None:
 
 
 def require_loadable(encoder: nn.Module) -> None:
-    """Raise UserError if `student` is not an encoder of mtkd, or if its saved weights could not be loaded."""
+    """Raise UserError if a student is not an encoder of mtkd, or if its saved weights could not be loaded."""
     if not isinstance(encoder, Encoder):
         is_transformers = type(encoder).__module__.startswith("transformers.")
         raise UserError(
@@ -142,13 +142,20 @@ def require_loadable(encoder: nn.Module) -> None:
         )
     kind, name, config = encoder.config.kind, type(encoder).__name__, type(encoder.config).__name__
     try:
-        encoder_class(kind)
+        found = encoder_class(kind)
     except UserError as error:
         raise UserError(
             f"the trained student could not be loaded: no encoder has the kind {kind!r} of this {name}",
             expected=f"a class {name} whose attribute `Config` is the class of its configuration",
             hint=f"write `Config = {config}` in {name}, and `kind: Literal[{kind!r}] = {kind!r}` in {config}",
         ) from error
+    own = type(encoder)
+    if (found.__module__, found.__qualname__) != (own.__module__, own.__qualname__):
+        raise UserError(
+            f"the trained student could not be loaded: the kind {kind!r} of this {name} belongs to "
+            f"{found.__module__}.{found.__qualname__}",
+            hint=f"choose another kind in the configuration of {name}",
+        )
 
 
 def require_initialised(losses: Iterable[LossTerm]) -> None:

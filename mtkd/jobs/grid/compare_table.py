@@ -154,7 +154,7 @@ class Table:
             return []
         return [
             f"The teacher is no better than the best constant prediction on {', '.join(names)}. The share of "
-            "its gain is computed from averages over all tasks, so it does not show this."
+            "its gain is computed from averages over all tasks, so it hides this."
         ]
 
     def to_json(self) -> dict[str, Any]:

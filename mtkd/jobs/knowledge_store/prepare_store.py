@@ -40,7 +40,7 @@ class PreparedStore:
 
     Attributes:
         rows: task -> rows.
-        corpus: the key of the augmented corpus; None if there is none.
+        corpus: the key of the corpus, or a digest of the keys of several; None if there is none.
         chosen: the settings chosen to fit the budget, dotted name -> value.
         sizes: kind of knowledge -> predicted bytes.
         student_layers: the number of layers of the student that the recipe describes.
@@ -70,7 +70,7 @@ class _StoreInputs:
 
     Attributes:
         encoded: task -> rows.
-        corpus: the key of the augmented corpus; None if there is none.
+        corpus: the key of the corpus, or a digest of the keys of several; None if there is none.
         warnings: about the rows, such as those that the teacher truncates.
     """
 

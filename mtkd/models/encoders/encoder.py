@@ -193,8 +193,8 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     def _cannot_be_built(cls, method: str) -> UserError:
         return UserError(
             f"a recipe cannot build a student of the class {cls.__name__}: it has no method `{method}`",
-            hint="write the method (docs/add-a-student.md), or pass an object of the class as the argument "
-            "`student` of `mtkd.distill`",
+            hint="write the method (docs/add-a-student.md), or, in Python, pass an object of the class "
+            "as the argument `student` of mtkd.distill",
         )
 
     @abstractmethod

@@ -28,7 +28,7 @@ from transformers import T5ForConditionalGeneration as T5
 import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import sentences_around
-from augment.questions.generation import batch_size
+from augment.questions.generation import precision as precision_module
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
 from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
@@ -873,7 +873,7 @@ def test_an_automatic_batch_uses_half_of_the_free_memory(monkeypatch):
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_automatic_precision_and_batch_size(trained, data, tmp_path, monkeypatch, fast):
-    monkeypatch.setattr(batch_size, "supports_bf16", lambda device: fast)
+    monkeypatch.setattr(precision_module, "supports_bf16", lambda device: fast)
     precision = "bf16" if fast else "fp32"
     automatic = generate(tmp_path / "auto", trained, data, precision="auto", batch="auto").manifest
     assert automatic.settings["precision"] == precision

@@ -326,7 +326,11 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"a.csv": ROWS}, ["a.csv"], ["a.csv is given twice"]),
         ({"a.csv": ROWS}, ["--validation", "./b/../a.csv"], ["a.csv is given twice, also as a.csv"]),
         ({"a.csv": ROWS, "b.csv": ROWS}, ["--unlabelled", "b.csv"], ["b.csv is given twice"]),
-        ({"a.csv": ROWS}, ["--validation", "b.csv"], ["no such file: b.csv (did you mean 'a.csv'?)"]),
+        (
+            {"mail.csv": ROWS},
+            ["--validation", "mai.csv"],
+            ["no such file: mai.csv", "did you mean 'mail.csv'?"],
+        ),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
         ({"a.csv": ROWS, "dev.csv": ROWS}, ["--validation-fraction", "0.2"], ["there are validation rows"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.common.errors import UserError
-from tasks.common.hub_loading import find_file, hub_error
+from tasks.common.hub_loading import _HUB_CHECKS, find_file
 from tasks.data.file_readers import read_batches, read_file
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows
@@ -264,14 +264,14 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", no_name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    hub_error.cache_clear()
+    _HUB_CHECKS.clear()
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     with pytest.raises(UserError, match="hub cannot be reached") as caught:
         load_rows(open_data("hub"), TASKS["rte"], "train")
     looked_up = len(asked)
     assert find_file("no-such/model", "config.json") is None
-    hub_error.cache_clear()
+    _HUB_CHECKS.clear()
     assert looked_up and len(asked) == looked_up, "one probe serves data sets and models"
     assert "`data='DIR'`" in str(caught.value) and "pocket" in str(caught.value)
     assert not slept  # no retries
