@@ -375,11 +375,11 @@ def test_a_model_that_needs_torch_is_one_error_without_torch(
     done = without_torch(
         "predict", "--model", models[0], "--task", "rte", "--in", source, "--out", tmp_path / "o.csv"
     )
-    assert done.returncode == 2 and done.stderr.startswith("error: this needs the package 'torch'")
+    assert done.returncode == 2 and done.stderr.startswith("error: this command needs the package 'torch'")
     rows = ("--data", "pocket", "--tasks", "rte")
     for words in (("evaluate", "--model", models[1]), ("refine", "--out", tmp_path / "run")):
         done = without_torch(*words, *rows)
-        assert done.returncode == 2 and done.stderr.startswith("error: this needs the package 'torch'")
+        assert done.returncode == 2 and done.stderr.startswith("error: this command needs the package 'torch'")
         assert "`mtkd predict` runs exported models" in " ".join(done.stderr.split())
 
 
