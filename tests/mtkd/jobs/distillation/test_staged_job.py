@@ -146,6 +146,7 @@ def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow(reason="starts a run several times")
 def test_a_run_killed_in_its_second_stage_resumes_to_the_same_weights(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
