@@ -379,7 +379,8 @@ def test_a_model_that_needs_torch_is_one_error_without_torch(
     rows = ("--data", "pocket", "--tasks", "rte")
     for words in (("evaluate", "--model", models[1]), ("refine", "--out", tmp_path / "run")):
         done = without_torch(*words, *rows)
-        assert done.returncode == 2 and done.stderr.startswith("error: this command needs the package 'torch'")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: this command needs the package 'torch'")
         assert "`mtkd predict` runs exported models" in " ".join(done.stderr.split())
 
 
