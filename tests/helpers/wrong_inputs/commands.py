@@ -6,7 +6,7 @@ Each function returns the arguments of a command, the command's name first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,16 @@ def evaluate(model: Path, out: Path) -> list[Any]:
     return ["evaluate", "--model", model, "--data", "pocket", "--tasks", "rte", "--limit", 4]
 
 
+def without_option(words: Sequence[Any], flag: str) -> list[Any]:
+    """Return a command without an option that has one value, if the command has it."""
+    place = words.index(flag) if flag in words else len(words)
+    kept = [*words[:place], *words[place + 2 :]]
+    return [word for word in kept if not str(word).startswith(f"{flag}=")]
+
+
 def distill(teacher: Path, out: Path, *more: Any) -> list[Any]:
-    small = ("--limit", 8, "--eval-limit", 4, "--steps", 1, "--batch", 4, *TINY_BILSTM)
+    small: Sequence[Any] = ("--limit", 8, "--eval-limit", 4, "--steps", 1, "--batch", 4, *TINY_BILSTM)
+    small = without_option(small, "--limit") if "--limit" in more else small
     return ["distill", "mkd-lstm", *POCKET, "--teacher", teacher, "--out", out, *small, *more]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wrong_inputs.commands import COMMANDS, distill, hsk
+from wrong_inputs.commands import COMMANDS, distill, hsk, without_option
 from wrong_inputs.json_files import BIG, DIGITS
 from wrong_inputs.tiny_inputs import Case
 
@@ -40,7 +40,7 @@ def option_cases() -> Iterator[Case]:
         for option in found.params:
             if not isinstance(option, click.Option) or option.is_flag or option.opts[0] == "--quiet":
                 continue
-            flag = option.opts[0]
+            flag, several = option.opts[0], option.multiple
             numeric = isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
             for value in (
                 NUMBERS if numeric or flag in ("--copies", "--seeds", "--budget", "--words") else TEXTS
@@ -49,8 +49,10 @@ def option_cases() -> Iterator[Case]:
                     continue
                 yield Case(
                     f"cli {name} {flag} {value[:30]!r}",
-                    lambda inputs, directory, command=command, flag=flag, value=value: [
-                        *command(inputs, directory, directory / "out"),
+                    lambda inputs, directory, command=command, flag=flag, value=value, several=several: [
+                        *without_option(
+                            command(inputs, directory, directory / "out"), "" if several else flag
+                        ),
                         f"{flag}={value}",
                     ],
                     must_fail=False,
