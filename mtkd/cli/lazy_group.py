@@ -94,7 +94,7 @@ def _refuse_repeated(given: Sequence[click.Parameter]) -> None:
             raise UserError(
                 f"{max(param.opts, key=len)} is given {times}",
                 expected="one value",
-                hint="separate several values by commas" if takes_list else None,
+                hint="separate several values with commas" if takes_list else None,
             )
 
 

@@ -37,7 +37,7 @@ import pytest
         ),
         (
             ("--tasks", "sst2", "--tasks", "rte", "--out", "x"),
-            ["--tasks is given twice", "expected: one value", "hint: separate several values by commas"],
+            ["--tasks is given twice", "expected: one value", "hint: separate several values with commas"],
         ),
         (
             ("--seed", "1", "--seed=2", "--seed", "3"),
