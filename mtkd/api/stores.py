@@ -14,7 +14,7 @@ from mtkd.api.argument_types import (
     Settings,
     UnlabelledFiles,
 )
-from mtkd.api.training_request import model_or_path, paths_as_text, text_or_list
+from mtkd.api.training_request import model_or_path, paths_as_text, paths_of
 from mtkd.number_formats import Dtype, Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
@@ -213,6 +213,7 @@ def store_request(
         UserError: `tasks` contains a task object, which has no name that a store could record.
     """
     from mtkd.jobs.knowledge_store.store_request import StoreRequest
+    from mtkd.jobs.training_corpus import recorded_paths
 
     task_list = tasks if isinstance(tasks, list | tuple) else [tasks]
     if unnamed := [task.name for task in task_list if isinstance(task, Task)]:
@@ -226,7 +227,7 @@ def store_request(
         tasks=describe(tasks),
         teacher=str(model_or_path(teacher)),
         sets=dict(settings or {}),
-        corpus=text_or_list(corpus),
+        corpus=recorded_paths(paths_of(corpus)),
         limit=limit,
         unlabelled=paths_as_text(unlabelled),
         unlabelled_limit=unlabelled_limit,

@@ -189,12 +189,6 @@ def paths_of(value: str | Path | Sequence[str | Path] | None) -> list[Path]:
     return [Path(path) for path in paths if path != ""]
 
 
-def text_or_list(value: str | Path | Sequence[str | Path] | None) -> str | list[str] | None:
-    """The paths in an argument as they are recorded: text for one path, a list for several."""
-    paths = [str(path) for path in paths_of(value)]
-    return paths if len(paths) > 1 else paths[0] if paths else None
-
-
 def paths_as_text(
     unlabelled: Mapping[str, str | Path | Sequence[str | Path]] | None,
 ) -> dict[str, str | list[str]]:

@@ -108,9 +108,8 @@ def evaluate(
     if other is not None:
         heads_of_other = {task.head: task for task in tasks_of(other)}
         require_heads(heads_of_other, tasks, "the other model (`against`)")
-    if baseline_rows is None and isinstance(model, Path):
-        baseline_rows = label_limit(model)
-    baseline_rows = min(baseline_rows or TRAINING_ROWS, TRAINING_ROWS)
+    limit_of_run = label_limit(model) if isinstance(model, Path) else None
+    baseline_rows = min(baseline_rows or limit_of_run or TRAINING_ROWS, TRAINING_ROWS)
     in_memory = checkpoint is not None and checkpoint.module is not None
     frozen = _frozen_encoder(None if in_memory else model, encoder, device) if baselines else None
     source = open_data(data)
@@ -126,7 +125,6 @@ def evaluate(
         check_predictions(predictions, [(task.name, part.split) for task, part in rows], directories)
     by_name = {task.name: task for task in tasks}
     scores, warnings = _score_all(load_module(model, torch_device), rows, batch_size, checkpoint)
-    reports = _class_reports(by_name, scores)
     references: dict[str, _Predictions] = {}
     if other is not None:
         other_model = load_module(other, torch_device)
@@ -142,7 +140,8 @@ def evaluate(
     warnings += baseline_warnings(by_name, scores)
     if ignored := source.outside_warning((task, part.split) for task, part in rows):
         warnings.append(ignored)
-    return Evaluation(scores, reports, skipped, warnings, differences, baseline_rows if baselines else None)
+    reports, fitted_to = _class_reports(by_name, scores), baseline_rows if baselines else None
+    return Evaluation(scores, reports, skipped, warnings, differences, fitted_to)
 
 
 def _frozen_encoder(

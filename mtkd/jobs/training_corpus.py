@@ -20,6 +20,12 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 
 
+def recorded_paths(corpora: Sequence[Path]) -> str | list[str] | None:
+    """The paths of corpora as they are recorded: text for one, a list for several, None for none."""
+    paths = [str(corpus) for corpus in corpora]
+    return paths if len(paths) > 1 else next(iter(paths), None)
+
+
 def corpora_key(corpora: Sequence[Path]) -> str | None:
     """The key of a corpus, or a digest of the keys of several; None if there is none."""
     keys = [read_corpus(corpus).key for corpus in corpora]

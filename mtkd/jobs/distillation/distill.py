@@ -24,6 +24,7 @@ from mtkd.jobs.distillation.unlabelled_rows import (
 from mtkd.jobs.distillation.validate import settings_of_student, validate_run
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.request import Request
+from mtkd.jobs.training_corpus import recorded_paths
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric
@@ -180,7 +181,5 @@ def _source_names(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             hint="leave `corpus` out",
         )
-    paths = [str(corpus) for corpus in corpora]
-    corpus = paths if len(paths) > 1 else paths[0] if paths else None
-    names = {"teacher": describe_teachers(teacher), "corpus": corpus}
+    names = {"teacher": describe_teachers(teacher), "corpus": recorded_paths(corpora)}
     return {**names, "store": str(store)} if store else names

@@ -174,7 +174,8 @@ def _declared_pooling(location: str) -> Pooling:
         f"{file}: pooling {' and '.join(map(repr, modes))} is not supported",
         expected="mean or cls",
         hint="choose another pooling: `settings={'pooling': 'mean'}` when you refine this encoder, or "
-        "`student.transformer.pooling=mean` for a student that starts from it",
+        "`student.transformer.pooling=mean` for a student that starts from it; for a teacher without heads, "
+        "change the file",
     )
 
 
