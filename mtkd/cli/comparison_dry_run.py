@@ -10,7 +10,7 @@ from typing import Any
 
 from mtkd.cli.flags import as_options
 from mtkd.cli.options import echo, say
-from mtkd.jobs.grid.grid_checks import check_given_paths
+from mtkd.jobs.grid.grid_checks import check_given_paths, refuse_unused
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.placeholders import fill_placeholders
 from tasks.common.errors import UserError, counted
@@ -22,7 +22,7 @@ def print_grid(name: str, options: Mapping[str, Any]) -> None:
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
     """
-    planned, hints = _plan(name, options, out=options["out"] or Path(Path(name).stem))
+    planned, hints = _plan(name, options, out=options["out"] or Path(Path(name).stem), only_grid=True)
     for command in _commands(planned):
         echo(command)
     _print_notes(planned, hints, without_out=options["out"] is None)
@@ -79,12 +79,20 @@ def _why_not(error: UserError) -> str:
     )
 
 
-def _plan(name: str, options: Mapping[str, Any], *, out: Path) -> tuple[list[PlannedRun], dict[str, str]]:
-    """The runs of a grid, and for each missing input the hint that says how to pass it."""
+def _plan(
+    name: str, options: Mapping[str, Any], *, out: Path, only_grid: bool = False
+) -> tuple[list[PlannedRun], dict[str, str]]:
+    """The runs of a grid, and for each missing input the hint that says how to pass it.
+
+    Args:
+        only_grid: whether an input that this grid does not use is an error.
+    """
     from mtkd.api.grid_runs import plan_grid
 
     grid, inputs = plan_grid(name, **{**options, "out": out})
     check_given_paths(grid, inputs)
+    if only_grid:
+        refuse_unused(grid, inputs)
     inputs, hints = fill_placeholders(grid, inputs)
     return plan_runs(grid, inputs), hints
 

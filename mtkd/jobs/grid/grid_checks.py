@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mtkd.grids import Grid
+from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
@@ -34,10 +34,16 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
 
     Raises:
         UserError: an input that a cell needs is missing; unlabelled rows are given, but no cell can learn
-            from them; `teacher_labels` names a task for which no cell uses the given teacher; or a cell
-            learns from the teacher's logits on a task for which it has no head, or a head with other labels.
+            from them; `teacher_labels` names a task for which no cell uses the given teacher; a cell learns
+            from the teacher's logits on a task for which it has no head, or a head with other labels; or the
+            reference is the teacher, whose place a store takes.
     """
     _require_inputs(grid, inputs)
+    if grid.reference == TEACHER and inputs.store and not inputs.teacher:
+        raise UserError(
+            f"the reference is the row {TEACHER!r}, but the store replaces the teacher, so it has no row",
+            hint="pass `teacher`, too, or another `reference`",
+        )
     _check_unlabelled(grid, inputs)
     _check_teacher_labels(grid, inputs)
     for task_spec, teacher in _given_teachers(grid, inputs):
@@ -120,16 +126,33 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
     A teacher on the hub is downloaded.
 
     Raises:
-        UserError: an input is missing; a file, directory or model does not exist or is of another kind; the
-            store lacks what a cell needs; or `out` is a file.
+        UserError: an input is missing; a file, directory or model does not exist or is of another kind; no
+            cell uses the given corpus or plain text; the store lacks what a cell needs; or `out` is a file.
     """
     _require_inputs(grid, inputs)
     check_given_paths(grid, inputs)
+    refuse_unused(grid, inputs)
     for task_spec, teacher in _given_teachers(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
     for task_spec, teacher in _given_teachers(grid, inputs, logits=False):
         find_teachers(teacher, resolve(task_spec), heads=False)
     check_stores_of_cells(grid, inputs)
+
+
+def refuse_unused(grid: Grid, inputs: GridInputs) -> None:
+    """Raise UserError if a corpus or plain text is given that no cell of the grid uses."""
+    if inputs.corpus and not any(cell.corpus is True for cell in grid.cells.values()):
+        raise UserError(
+            "no cell of the grid uses the given augmented corpus",
+            expected="a grid with `corpus = true` in a cell",
+            hint="leave `corpus` out",
+        )
+    if inputs.text and not any(map(grid.first_of, grid.cells)):
+        raise UserError(
+            "no cell of the grid is first trained on the given plain text",
+            expected="a grid with `first` in a cell, such as minilmv2-table-1",
+            hint="leave `text` out",
+        )
 
 
 def check_given_paths(grid: Grid, inputs: GridInputs) -> None:

@@ -575,8 +575,9 @@ def test_built_in_grids_print_their_commands(
 
     words = ["compare", name, "--dry-run", "--data", "pocket", "--limit", 9, "--out", tmp_path / "out"]
     words += ["--tasks", first, "--seeds", 1]
-    words += ["--teacher", HERE.teacher, "--corpus", HERE.corpus]
-    words += ["--encoder", "encoder", "--text", "text.txt"]
+    words += ["--teacher", HERE.teacher, "--encoder", "encoder"]
+    words += ["--corpus", HERE.corpus] if any(cell.corpus for cell in grid.cells.values()) else []
+    words += ["--text", "text.txt"] if any(map(grid.first_of, grid.cells)) else []
     printed = mtkd(*words)
     assert printed.code == 0, printed.err
     commands = [shlex.split(line) for line in printed.out.splitlines()]
@@ -649,6 +650,30 @@ def test_a_dry_run_rejects_missing_paths(
     refused = mtkd("compare", "mkd-table-1", "--dry-run", *given)
     assert refused.code == 2 and message in refused.err and not refused.out
     assert mtkd("compare", "mkd-table-1", "--dry-run", "--data", "pocket").code == 0
+
+
+def test_inputs_that_no_cell_uses_are_refused(mtkd: Callable, tmp_path: Path, paths_exist: None) -> None:
+    plain = tmp_path / "plain.toml"
+    plain.write_text(
+        'title = "t"\nrecipe = "layerwise-3"\ntasks = ["rte"]\n[cells.one]\n[cells.two]\n', encoding="utf-8"
+    )
+    common = ["--data", "pocket", "--teacher", "teach", "--out", tmp_path / "out"]
+    for option, message in (
+        ("--corpus", "no cell of the grid uses the given augmented corpus"),
+        ("--text", "no cell of the grid is first trained on the given plain text"),
+    ):
+        for dry in ([], ["--dry-run"]):
+            refused = mtkd("compare", plain, *common, option, tmp_path, *dry)
+            assert refused.code == 2 and message in refused.err
+            assert f"hint: leave {option} out" in refused.err and not (tmp_path / "out").exists()
+    assert mtkd("compare", "--dry-run", *common[:4], "--corpus", tmp_path).code == 0, "some grids use one"
+
+
+def test_the_teacher_is_no_reference_if_a_store_replaces_it() -> None:
+    grid = load_grid("mkd-table-1", {"reference": "teacher"}, {}, has_teacher=True)
+    inputs = replace(HERE, teacher=None, store="stores/{task}")
+    with pytest.raises(UserError, match="the store replaces the teacher, so it has no row"):
+        plan_runs(grid, inputs)
 
 
 def test_a_dry_run_prints_the_step_that_refines_the_teacher(mtkd: Callable, tmp_path: Path) -> None:
