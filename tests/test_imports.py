@@ -22,6 +22,7 @@ ROWS = (
         "selection",
         "outputs",
         "model_files",
+        "run_record",
         "runtime",
         "time_trial",
     ),

@@ -22,7 +22,7 @@ from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import read_run_record
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError, a_type
 from tasks.common.progress import progress

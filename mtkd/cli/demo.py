@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mtkd.cli.options import echo, quiet_option, say, table
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import read_run_record
 from tasks.common.files import write_json
 
 # Step of the pipeline -> its name in demo.json.

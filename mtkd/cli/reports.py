@@ -77,7 +77,7 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
 
     RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`.
     """
-    from mtkd.evaluation.knowledge_curve import curve, plot_knowledge, read_points
+    from mtkd.reporting.knowledge_curve import curve, plot_knowledge, read_points
 
     points = read_points(runs)
     files = plot_knowledge(points, out)

@@ -71,8 +71,8 @@ def plan_student(
     from mtkd.jobs.distillation.validate import validate_run
     from mtkd.recipes import load_settings
     from mtkd.recipes.control import control_settings
+    from mtkd.run_record import RUN_FILE
     from mtkd.teachers.transformers_checkpoint import CheckpointRef
-    from mtkd.training.run_record import RUN_FILE
 
     orders = {task.name: list(labels)} if labels else None
     settings, sizes = _load_settings(recipe, task, teacher, orders)

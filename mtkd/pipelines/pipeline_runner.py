@@ -16,7 +16,7 @@ from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, inp
 from mtkd.pipelines.pipeline_file import naming_step
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.pipelines.step_records import RECORD_FILE, read_pipeline_record
-from mtkd.training.run_directory import RUN_FILE
+from mtkd.run_record import RUN_FILE
 from tasks.common.errors import UserError
 from tasks.common.progress import is_quiet, say
 from tasks.common.reading import real_path

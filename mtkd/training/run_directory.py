@@ -25,7 +25,7 @@ from mtkd.output_files.output_directory import (
     open_directory,
 )
 from mtkd.output_files.sharded_output import DIGEST
-from mtkd.training.run_record import RUN_FILE, read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
 from tasks.common.records import has_check, write_record

@@ -19,12 +19,11 @@ from mtkd.jobs.distillation.teacher_names import (
 )
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory, refuse_headless
 from mtkd.time_trial import current_trial
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.reading import real_path
 from tasks.common.remote import local

@@ -31,8 +31,8 @@ from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
 from mtkd.models.saved_model import read_saved
-from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
+from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.common.locks import locked, remove_leftovers

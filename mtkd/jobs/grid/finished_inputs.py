@@ -14,8 +14,7 @@ from mtkd.jobs.training_corpus import add_corpora
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.saved_model import digest_model, is_saved_model, read_saved
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import read_corpus
 from tasks.data.loading import digest_rows, load_rows, sample_rows
