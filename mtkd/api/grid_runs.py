@@ -117,8 +117,8 @@ def compare(
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """Load a grid with the arguments of `compare`; returns the grid and the inputs of its runs."""
     from mtkd.grids import load_grid
-    from mtkd.jobs.distillation.teacher_names import parse_labels
     from mtkd.jobs.grid.grid_jobs import GridInputs
+    from mtkd.teachers.teacher_names import parse_labels
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
     changes |= {} if arguments["reference"] is None else {"reference": arguments["reference"]}

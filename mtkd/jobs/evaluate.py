@@ -20,10 +20,9 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import label_limit, pretrained_encoder
-from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
+from mtkd.jobs.model_origin import label_limit, pretrained_encoder
 from mtkd.jobs.open_model import (
     EvaluatedModel,
     is_checkpoint,
@@ -35,6 +34,7 @@ from mtkd.jobs.open_model import (
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.label_order import order_warnings
+from mtkd.teachers.teacher_names import LabelsSpec, teacher_name
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
@@ -77,7 +77,7 @@ def evaluate(
         spec: the tasks; by default all that the model was trained on, as the model records them.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
-            `model`, or else as `against` (see `mtkd.jobs.distillation.teacher_names.parse_labels`).
+            `model`, or else as `against` (see `mtkd.teachers.teacher_names.parse_labels`).
         limit: maximum number of rows per split.
         batch_size: rows per batch.
         device: such as "cuda:1"; None = the best available device.

@@ -16,7 +16,6 @@ from markupsafe import Markup
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
-from mtkd.jobs.distillation.teacher_names import LabelsSpec
 from mtkd.jobs.grid.compare_plot import pareto_front
 from mtkd.models.saved_model import read_saved
 from mtkd.reporting import charts
@@ -25,6 +24,7 @@ from mtkd.reporting.disagreements import Disagreements, TextReader, find_disagre
 from mtkd.reporting.models import Gathered, ReportedModel, gather
 from mtkd.reporting.runs import STUDENT, Run
 from mtkd.reporting.scores import Errors, Line, Scores, errors_of, score_models
+from mtkd.teachers.teacher_names import LabelsSpec
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.data.sources import open_data

@@ -1,7 +1,8 @@
-"""Teachers by name: what is known before the weights are loaded, and how to load them."""
+"""A teacher, by name or as an object: what is known before its weights are loaded, and how to load them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.model_files import EXPORT
+from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
 from mtkd.models.initialisation import InitSpec
@@ -144,6 +146,47 @@ class TeacherRef:
             ) from error
         if teacher.digest != manifest.teacher.digest:
             raise other_teacher(manifest, teacher)
+
+
+@dataclass(frozen=True)
+class TeacherObject(TeacherRef):
+    """A teacher passed as an object.
+
+    Its parameters are frozen and may be moved to another device; nothing else about it is changed.
+    """
+
+    model: MultiTaskModel | None = None
+
+    @staticmethod
+    def of(model: MultiTaskModel) -> TeacherObject:
+        """A teacher from a model in memory."""
+        config = model.encoder.config
+        saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
+        return TeacherObject(type(model).__name__, saved, config, model=model)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the weights."""
+        assert self.model is not None
+        return digest_weights(self.model)
+
+    def tokeniser(self) -> Tokeniser:
+        """The teacher's tokeniser."""
+        assert self.model is not None
+        return self.model.tokeniser
+
+    def for_workers(self) -> TeacherRef:
+        """Raise UserError, since other processes cannot load an object of this process."""
+        raise in_memory(self.name)
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """A copy of the teacher that shares its weights."""
+        assert self.model is not None
+        model = copy.copy(self.model)
+        model.info = replace(model.info)
+        if max_length is not None:
+            model.set_max_length(max_length)
+        return model.eval()
 
 
 def in_memory(name: str) -> UserError:

@@ -11,7 +11,6 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs
-from mtkd.jobs.distillation.teacher_names import TeacherSpec, describe_teachers
 from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_job import Warn, ignore_warning
@@ -21,6 +20,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.teacher_names import TeacherSpec, describe_teachers
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory

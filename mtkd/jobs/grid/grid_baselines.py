@@ -8,12 +8,12 @@ from pathlib import Path
 from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import encoder_of
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine
+from mtkd.jobs.model_origin import encoder_of_teacher
 from mtkd.models.saved_model import saved_in
+from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
@@ -85,7 +85,9 @@ def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str |
     if not teacher:
         return None
     teachers = teachers_by_task(teacher.replace("{task}", task_spec))
-    return next((encoder_of(name) for task, name in teachers if task in (None, *task_spec.split(","))), None)
+    return next(
+        (encoder_of_teacher(name) for task, name in teachers if task in (None, *task_spec.split(","))), None
+    )
 
 
 def weak_row_warnings(rows: Mapping[str, Row]) -> list[str]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import find_teachers
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
 from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
@@ -19,6 +17,8 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.recipes import load_settings, recipe_command
+from mtkd.teachers.find_teachers import find_teachers
+from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
 from tasks.common.remote import local
