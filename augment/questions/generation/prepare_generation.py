@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
 from augment.corpus_directory import ENDPOINT_ANSWERS
-from augment.corpus_writer import CorpusJob, unfinished_rows
+from augment.corpus_writer import CorpusSpec, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.paragraph_selection import EnglishOnly, ParagraphSelection
@@ -53,7 +53,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class PreparedGeneration:
-    """The job and the rows for `augment.corpus_writer.write_corpus`.
+    """The specification and the rows for `augment.corpus_writer.write_corpus`.
 
     Attributes:
         counts: the counts of the paragraphs.
@@ -63,7 +63,7 @@ class PreparedGeneration:
         close: to be called at the end; ends the requests.
     """
 
-    job: CorpusJob
+    spec: CorpusSpec
     rows: Mapping[str, SourceRows]
     counts: Counts
     estimate: CostEstimate | None = None
@@ -117,15 +117,17 @@ def prepare_generation(
         augmenter, rows, counts = _prepare_t5(config, task, stream, workers, device)
     if not len(rows):
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
-    job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
+    spec = CorpusSpec(
+        augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows
+    )
     rows_of = {task: rows}
     estimate, first = None, _nothing
     if endpoint and (overwrite or not (out / MANIFEST).is_file()):
-        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows_of, out)[task]
+        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(spec, rows_of, out)[task]
         to_ask = [paragraphs[number] for number in numbers]
         estimate = endpoint.estimate(to_ask, config.prices)
         first = functools.partial(endpoint.try_first, to_ask)
-    return PreparedGeneration(job, rows_of, counts, estimate, config.prices, first, close)
+    return PreparedGeneration(spec, rows_of, counts, estimate, config.prices, first, close)
 
 
 def _check_model_name(model: str) -> None:

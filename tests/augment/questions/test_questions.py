@@ -40,10 +40,11 @@ from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
 from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences
+from augment.questions.training.config import GeneratorTrainingConfig
 from augment.questions.training.from_scratch import NewModelShape
 from augment.questions.training.prompts import read_asked
 from augment.questions.training.text_scores import bleu, rouge_l
-from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
+from augment.questions.training.train_generator import TrainingPlace, train_generator
 from mtkd.cli.main import cli
 from mtkd.output_files.distributed import ProcessGroup
 from tasks.common.errors import MtkdWarning, UserError
@@ -54,7 +55,7 @@ from tasks.glue import TASKS
 CPU = torch.device("cpu")
 STOPS = [1, *range(50, 56)]  # several end tokens, so that random models stop
 SQUAD = TASKS["squad"]
-JOB = TrainJob(
+CONFIG = GeneratorTrainingConfig(
     "scratch",
     Reading(max_input=64, max_output=12),
     NewModelShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
@@ -90,9 +91,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def train_small_generator(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
+def train_small_generator(out: Path, data: Path, config: GeneratorTrainingConfig = CONFIG, **changes) -> dict:
     return train_generator(
-        job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
+        config, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
     )
 
 
@@ -106,7 +107,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **options):
     config = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard_rows=7, **options)
     ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
-    return write_corpus(ready.job, ready.rows, out, advance=advance)
+    return write_corpus(ready.spec, ready.rows, out, advance=advance)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -318,7 +319,7 @@ def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_
     train_small_generator(trained, data)
     assert contents(trained) == before
     with pytest.raises(UserError, match="another question generator"):
-        train_small_generator(trained, data, dataclasses.replace(JOB, seed=1))
+        train_small_generator(trained, data, dataclasses.replace(CONFIG, seed=1))
     (tmp_path / "questions.json").write_text("[]")  # a foreign file
     for overwrite in (False, True):
         with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
@@ -327,24 +328,26 @@ def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_
     (other / "notes").mkdir()
     (other / "notes/thesis.tex").write_text("")
     with pytest.raises(UserError, match="do not belong to a question generator: notes"):
-        train_small_generator(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
+        train_small_generator(other, data, dataclasses.replace(CONFIG, seed=1), overwrite=True)
     assert (other / "notes/thesis.tex").is_file()
 
 
 def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_path):
     base = shutil.copytree(trained, tmp_path / "base")
-    job = dataclasses.replace(JOB, model=str(base), steps=1)
-    train_small_generator(tmp_path / "out", data, job)
-    report = train_small_generator(tmp_path / "out", data, job)
+    config = dataclasses.replace(CONFIG, model=str(base), steps=1)
+    train_small_generator(tmp_path / "out", data, config)
+    report = train_small_generator(tmp_path / "out", data, config)
     moved = shutil.copytree(base, tmp_path / "moved")
-    assert train_small_generator(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
+    assert (
+        train_small_generator(tmp_path / "out", data, dataclasses.replace(config, model=str(moved))) == report
+    )
     weights = load_file(base / "model.safetensors")
     (base / "digests.json").unlink()
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(UserError, match="another question generator"):
-        train_small_generator(tmp_path / "out", data, job)
+        train_small_generator(tmp_path / "out", data, config)
 
 
 def test_prompts_by_format(data):
@@ -361,13 +364,15 @@ def test_prompts_by_format(data):
 
 def test_a_trained_generator_can_be_fine_tuned_with_answers_in_bf16(trained, data, tmp_path):
     reading = Reading("answer", 64, 12)
-    job = dataclasses.replace(JOB, model=str(trained), steps=2, precision="bf16", reading=reading)
+    config = dataclasses.replace(CONFIG, model=str(trained), steps=2, precision="bf16", reading=reading)
     with pytest.raises(UserError, match="no tokens for 'answer:"):
-        train_small_generator(tmp_path / "none", data, job)
+        train_small_generator(tmp_path / "none", data, config)
     assert not (tmp_path / "none").exists()
-    fresh = dataclasses.replace(job, model="scratch")
+    fresh = dataclasses.replace(config, model="scratch")
     train_small_generator(tmp_path / "marked", data, fresh)
-    train_small_generator(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
+    train_small_generator(
+        tmp_path / "again", data, dataclasses.replace(config, model=str(tmp_path / "marked"))
+    )
     written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
     assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
 
@@ -432,7 +437,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     others = [
         threading.Thread(
             target=write_corpus,
-            args=(ready.job, ready.rows, tmp_path / "two"),
+            args=(ready.spec, ready.rows, tmp_path / "two"),
             kwargs={"group": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
@@ -457,8 +462,8 @@ def test_worker_processes_load_the_generator(trained, data, tmp_path, monkeypatc
     write(tmp_path / "one")
     written, ready = write(tmp_path / "other", workers=2, engine=engine)
     assert written.made > 5 and contents(tmp_path / "other") == contents(tmp_path / "one")
-    load = ready.job.augmenter.loader
-    assert load().settings == {**ready.job.augmenter.settings, "model": str(trained)}
+    load = ready.spec.augmenter.loader
+    assert load().settings == {**ready.spec.augmenter.settings, "model": str(trained)}
     with pytest.raises(UserError, match="is another model on"):
         partial(load.func, load.args[0], "0" * 64, load.args[2])()
 
@@ -477,7 +482,7 @@ def test_a_long_paragraph_is_truncated_for_the_model_but_stored_whole(trained, t
     ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
-    written = write_corpus(ready.job, ready.rows, tmp_path / "c").manifest
+    written = write_corpus(ready.spec, ready.rows, tmp_path / "c").manifest
     assert long.strip() in corpus_rows(tmp_path / "c", "squad").texts[1].to_pylist() and written.rows <= 2
     tokenizer = load_generator(str(trained)).tokenizer
     (part,) = readable(tokenizer, [long], Reading(max_input=64))

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.masking import Masking
 from tasks.checks import row_hashes
 from tasks.checks.data_report import report_on
@@ -200,7 +200,7 @@ def test_memory_does_not_grow_with_the_rows(
             return lambda: report_on(source, [PAIR])
         if what == "load":
             return lambda: digest_rows(load_rows(source, PAIR, "train"))
-        mask = CorpusJob(Masking(), {"pair": 1}, "made", "0", "mask", shard_copies=250)
+        mask = CorpusSpec(Masking(), {"pair": 1}, "made", "0", "mask", shard_copies=250)
         return lambda: write_corpus(mask, {"pair": load_rows(source, PAIR, "train")}, root / "corpus")
 
     peak(job(1000))  # modules are loaded, caches filled
