@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     command_line,
     data_option,
@@ -131,7 +132,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
 @click.option(
     "--candidates",
     default=15,
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     help="number of words from which a replacement is drawn",
 )
 @_copies_20_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     data_option,
@@ -63,7 +64,7 @@ _ALL = "all"  # given as GRID: all built-in grids
 @click.option("--seeds", help="replace the grid's seeds (comma-separated)")
 @click.option(
     "--epochs",
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     help="epochs of the reference cell, divided among its stages; the other cells train for as many steps "
     "(the table says where steps differ)",
 )
@@ -98,7 +99,7 @@ _ALL = "all"  # given as GRID: all built-in grids
 @click.option(
     "--jobs",
     default=1,
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     metavar="N",
     help="number of runs at the same time; the CPU cores are divided among them",
 )

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import mtkd
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     command_line,
@@ -72,9 +73,7 @@ contents_options = stack(
         default="fp32",
         help="precision in which the teacher runs",
     ),
-    click.option(
-        "--batch", type=click.IntRange(min=1), default=32, help="rows per forward pass of the teacher"
-    ),
+    click.option("--batch", type=POSITIVE_INT, default=32, help="rows per forward pass of the teacher"),
 )
 
 

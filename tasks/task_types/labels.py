@@ -17,7 +17,10 @@ from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
 
+# Kinds of invalid labels (`RowProblem.kind`).
 UNKNOWN_LABEL = "unknown label"
+NOT_A_NUMBER = "not a number"
+OUT_OF_RANGE = "out of range"
 _MISSING = ("", "-1", "-1.0", "nan")
 
 

@@ -19,6 +19,7 @@ from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
 from tasks.task_types.labels import (
+    UNKNOWN_LABEL,
     ParsedLabels,
     RowProblem,
     class_ids,
@@ -76,7 +77,7 @@ class MultiLabel(TaskType):
             elif len(unknown):
                 label = brief(flat[start + int(unknown[0])].as_py())
                 message = f"label {label}; expected: {named_ids(task)}"
-                problems.append(RowProblem(row, task.label, message, "unknown label"))
+                problems.append(RowProblem(row, task.label, message, UNKNOWN_LABEL))
             elif names is not None:
                 values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
             start = end
