@@ -22,7 +22,7 @@ from mtkd.output_files.safetensors_shards import SafetensorsFormat
 from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from mtkd.outputs import OutputSpec
-from mtkd.teachers.hidden_selection import scores_of
+from mtkd.teachers.hidden_selection import attention_scores
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.common.errors import UserError
 from tasks.common.mapped import release_pages
@@ -184,7 +184,7 @@ def check_scores(spec: StoreSpec, device: torch.device) -> None:
     batch = Collator(spec.teacher.reader_of(spec.tasks[name]))(rows, np.arange(1)).to(device)
     outputs = OnlineTeacher(spec.teacher, need).outputs(spec.tasks[name], batch)
     for layer in layers:
-        recomputed = scores_of(outputs.query[layer], outputs.key[layer], spec.contents.shape.heads)
+        recomputed = attention_scores(outputs.query[layer], outputs.key[layer], spec.contents.shape.heads)
         if not torch.allclose(recomputed, outputs.scores[layer], rtol=1e-3, atol=1e-3):
             raise UserError(
                 f"the attention scores of {spec.contents.shape.family!r} are not just products of queries "

@@ -79,7 +79,7 @@ class PreparedT5:
         strategy = self.options.strategy
         generator.model.to(device)
         precision = choose_precision(config.precision, config.backend, device)
-        batch = choose_batch_size(
+        batch_size = choose_batch_size(
             config.batch, generator.model, generator.reading.max_input, strategy.beams, strategy.limit
         )
         digest = digest_generator(generator)
@@ -93,7 +93,7 @@ class PreparedT5:
             generator,
             digest,
             self.options,
-            BACKENDS[config.backend](generator, batch, precision),
+            BACKENDS[config.backend](generator, batch_size, precision),
             config.backend,
             precision,
             str(config.words or "any"),

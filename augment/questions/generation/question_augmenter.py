@@ -161,15 +161,15 @@ def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 
 
-def _native(generator: Generator, batch: BatchSize, precision: str) -> Decode:
+def _native(generator: Generator, batch_size: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.decoder import Decoder
     from augment.questions.generation.decoding import decode
 
     decoder = Decoder(generator.model, precision)
-    return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
+    return lambda prompts, strategy: decode(decoder, prompts, strategy, batch_size)
 
 
-def _ctranslate2(generator: Generator, batch: BatchSize, precision: str) -> Decode:
+def _ctranslate2(generator: Generator, batch_size: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.ctranslate import open_engine
 
     return open_engine(generator)

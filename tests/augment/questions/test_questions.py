@@ -150,7 +150,7 @@ def test_one_decoding_step_matches_the_logits_of_transformers(kind):
 
 def test_batched_greedy_decoding_matches_transformers():
     model, prompts = random_t5(), random_prompts()
-    of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
+    of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch_size=8)
     for prompt, (question,) in zip(prompts, of_mtkd, strict=True):
         generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=15, do_sample=False)[
             0, 1:
@@ -168,10 +168,10 @@ def test_batched_greedy_decoding_matches_transformers():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_batch_size_does_not_change_the_questions(strategy, precision):
     decoder, prompts = Decoder(random_t5(), precision), random_prompts()
-    alone = decode(decoder, prompts, strategy, batch=1)
+    alone = decode(decoder, prompts, strategy, batch_size=1)
     for batch in (2, 7, 100):
         assert decode(decoder, prompts, strategy, batch) == alone
-    assert decode(decoder, prompts[::-1], strategy, batch=7) == alone[::-1]
+    assert decode(decoder, prompts[::-1], strategy, batch_size=7) == alone[::-1]
 
 
 def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
@@ -190,7 +190,7 @@ def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
 
 def test_beam_search_matches_transformers():
     model, prompts = random_t5(1), random_prompts(12)
-    of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
+    of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch_size=5)
     same = 0
     for prompt, questions in zip(prompts, of_mtkd, strict=True):
         generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=6, num_beams=3, do_sample=False)
@@ -710,7 +710,7 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
     draw = random.Random(0)
     token_ids = range(3, len(generator.tokenizer))
     prompts = [Prompt((*draw.choices(token_ids, k=20), 1)) for _ in range(10)]
-    of_mtkd = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch=4)
+    of_mtkd = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch_size=4)
     of_ctranslate2 = open_engine(generator)(prompts, Strategy(limit=8))
     assert sum(a == b for a, b in zip(of_mtkd, of_ctranslate2, strict=True)) >= 5
     assert len(list(trained.glob("ctranslate2-int8-*"))) == 1
@@ -843,7 +843,7 @@ def test_an_automatic_batch_is_halved_until_it_fits(monkeypatch):
 
     decoder, prompts = Decoder(random_t5()), random_prompts()
     strategy = Strategy(limit=10)
-    expected = decode(decoder, prompts, strategy, batch=1)
+    expected = decode(decoder, prompts, strategy, batch_size=1)
     real, sizes = decoding._decode_single, []
 
     def small_memory(decoder, prompts, strategy):

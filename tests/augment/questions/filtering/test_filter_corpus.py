@@ -22,7 +22,7 @@ from augment.questions.filtering.answerability import checked_answers
 from augment.questions.filtering.filter_corpus import Filtered, FilterSpec, filter_corpus
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.filter_shard import FilterSettings
-from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
+from augment.questions.filtering.heuristics import Reason, Seen, copied_share, is_question
 from augment.questions.filtering.unanswerable import Rejection, UnanswerableMethod
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
 from mtkd.output_files.distributed import ProcessGroup
@@ -468,9 +468,10 @@ def test_text_checks_on_examples():
     for text in ("", "What?", "It is called so.", "Whatever it is"):
         assert not is_question(text)
     context = ["the", "river", "of", "rome", "is", "the", "tiber"]
-    assert copied(["rome", "is", "the", "tiber"], context) == copied(["the", "river"], context) == 1.0
-    assert copied(["what", "is", "the", "river", "of", "rome"], context) == 0.5
-    assert copied([], context) == 0.0
+    assert copied_share(["rome", "is", "the", "tiber"], context) == 1.0
+    assert copied_share(["the", "river"], context) == 1.0
+    assert copied_share(["what", "is", "the", "river", "of", "rome"], context) == 0.5
+    assert copied_share([], context) == 0.0
     seen = Seen()
     pairs = [
         ("Who was he?", "a"),
