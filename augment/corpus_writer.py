@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from augment.augmenter import Augmenter
-from augment.copy_shards import COUNTS, copier, make_copies, plain_strings
+from augment.copy_shards import COPY_COUNTS, copier, make_copies, plain_strings
 from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
@@ -210,7 +210,7 @@ def _output(
     tasks = [[task, spec.copies[task], *digests[task]] for task in rows]
     augmenter_key = [spec.augmenter.name, spec.augmenter.schema.names, settings]
     key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, spec.shard_copies]))
-    counts = (*COUNTS, *spec.augmenter.counted)
+    counts = (*COPY_COUNTS, *spec.augmenter.counted)
     return ShardedOutput(
         out, key, _plan(spec, rows), ParquetFormat(spec.augmenter.schema, counts, _DICTIONARY)
     )
@@ -239,7 +239,7 @@ def _describe(
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
-        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in COUNTS)
+        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in COPY_COUNTS)
         counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
         entry = CorpusTask(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
+from augment.questions.prompt_formats import PROMPT_FORMATS, PromptFormat, check_vocabulary, published_format
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import load_pretrained
 from tasks.common.digests import check_digests
@@ -27,7 +27,7 @@ from tasks.common.records import (
     Size,
     Text,
     Units,
-    Vocabulary,
+    VocabularySize,
     check_record,
     check_value,
     read_record,
@@ -49,7 +49,7 @@ class _Sizes(TypedDict):
     d_ff: Size
     num_layers: Depth
     num_heads: Units
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     relative_attention_num_buckets: Units
     decoder_start_token_id: Count
     eos_token_id: Count | list[Count]
@@ -92,7 +92,7 @@ class Reading(Record):
     """The input format and the length limits of a generator.
 
     Attributes:
-        form: the prompt format, a key of `prompt_formats.FORMATS`.
+        form: the prompt format, a key of `prompt_formats.PROMPT_FORMATS`.
         max_input, max_output: maximum number of tokens in a prompt and in a question.
     """
 
@@ -101,11 +101,11 @@ class Reading(Record):
     max_output: Annotated[int, Field(ge=2, le=10_000)] = 48
 
     @property
-    def format(self) -> Format:
+    def format(self) -> PromptFormat:
         """The prompt format; UserError if there is none of that name."""
-        if self.form not in FORMATS:
-            raise unknown("format", self.form, FORMATS)
-        return FORMATS[self.form]
+        if self.form not in PROMPT_FORMATS:
+            raise unknown("format", self.form, PROMPT_FORMATS)
+        return PROMPT_FORMATS[self.form]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,9 @@ def load_generator(name: str, **changes: Any) -> Generator:
     recorded = (Path(name) / RECORD).is_file() or changes.get("form")
     if not recorded and published_format(name) is None:
         warnings.warn(
-            _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(FORMATS)), MtkdWarning, stacklevel=2
+            _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(PROMPT_FORMATS)),
+            MtkdWarning,
+            stacklevel=2,
         )
     model, lost = load_pretrained(AutoModelForSeq2SeqLM, name, "generator")
     if lost:

@@ -29,7 +29,7 @@ from mtkd.cli.options import (
 from mtkd.cli.unused_options import refuse_other_options
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError, counted, warn_caller
-from tasks.common.plain_text import duration_text, size_text
+from tasks.common.text_format import duration_text, size_text
 
 # The parameters that apply to --repair.
 _REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")

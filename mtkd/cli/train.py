@@ -137,7 +137,7 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     from mtkd.run_record import kept_weights
     from mtkd.training import run_directory
 
-    run_directory.command_line.set(command_line())
+    run_directory.recorded_command.set(command_line())
     started, time_before = time.monotonic(), _record_time(out)
     with interruptible(out):
         model = job()

@@ -203,16 +203,16 @@ def _load_in_worker(teacher: TeacherRef, digest: str | None, max_length: int | N
     return teacher.load(max_length)
 
 
-def with_digest(teacher: str, digest: str | None) -> str:
+def name_with_digest(teacher: str, digest: str | None) -> str:
     """The name of a teacher with its digest; encoders from the hub have none."""
     return f"{teacher} (digest {digest[:12]})" if digest else f"{teacher} (from the hub)"
 
 
 def other_teacher(manifest: StoreManifest, teacher: TeacherRef) -> UserError:
     """The error for a store that was built with a different teacher."""
-    built_with = with_digest(manifest.teacher.name, manifest.teacher.digest)
+    built_with = name_with_digest(manifest.teacher.name, manifest.teacher.digest)
     return UserError(
         f"the store was built with the teacher {built_with}, not with "
-        f"{with_digest(teacher.name, teacher.digest)}",
+        f"{name_with_digest(teacher.name, teacher.digest)}",
         hint="omit `teacher`, or build a store with this teacher",
     )

@@ -32,7 +32,7 @@ from tasks.common.records import has_check, write_record
 from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
-command_line: ContextVar[str | None] = ContextVar(
+recorded_command: ContextVar[str | None] = ContextVar(
     "command_line", default=None
 )  # set if a command starts the run
 _SHOWN = 6  # differing settings named in an error
@@ -217,7 +217,7 @@ class RunDirectory:
                 record = {
                     "status": "running",
                     "identity": self.identity,
-                    "command_line": command_line.get(),
+                    "command_line": recorded_command.get(),
                     "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
                     "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
                 }

@@ -36,7 +36,7 @@ Layer = Annotated[int, Field(ge=0, le=1000)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # layers
 Width = Annotated[int, Field(ge=0, le=2**20)]  # of a vector; 0 = there is none
 Units = Annotated[int, Field(ge=1, le=32_768)]  # a size of a layer, such as its width
-Vocabulary = Annotated[int, Field(ge=1, le=5_000_000)]
+VocabularySize = Annotated[int, Field(ge=1, le=5_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*\z", max_length=100)]  # also a file's name

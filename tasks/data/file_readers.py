@@ -175,7 +175,7 @@ READERS: dict[str, _Batches] = {
     ".csv": _csv_batches,
     ".tsv": _tsv_batches,
 }
-BATCH = 50_000  # rows read at once
+BATCH_ROWS = 50_000  # rows read at once
 
 
 def suffix_of(path: Path) -> str | None:
@@ -235,7 +235,7 @@ def read_batches(
     Raises:
         UserError: as for `read_file`, when the iterator gets there.
     """
-    yield from READERS[suffix or _format(path)](path, texts, size or BATCH)
+    yield from READERS[suffix or _format(path)](path, texts, size or BATCH_ROWS)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tasks.checks.row_checks import ProblemSummary
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.data import loading, rows
-from tasks.data.file_readers import BATCH, suffix_of
+from tasks.data.file_readers import BATCH_ROWS, suffix_of
 from tasks.data.loading import digest_rows, parse_tables, require_no_errors
 from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import RawTable, check_header
@@ -65,7 +65,7 @@ class FileRange:
 
         Args:
             columns: the columns to read; None = all.
-            size: the maximum number of rows of a table; None = `BATCH`.
+            size: the maximum number of rows of a table; None = `BATCH_ROWS`.
 
         Raises:
             UserError: the file has changed since it was planned, or cannot be read.
@@ -78,7 +78,9 @@ class FileRange:
                 ends = np.cumsum(sizes)
                 groups = np.flatnonzero((ends > self.start) & (ends - sizes < self.stop))
                 row = int(ends[groups[0]] - sizes[groups[0]])
-                for batch in file.iter_batches(size or BATCH, row_groups=groups.tolist(), columns=columns):
+                for batch in file.iter_batches(
+                    size or BATCH_ROWS, row_groups=groups.tolist(), columns=columns
+                ):
                     first = min(max(self.start - row, 0), batch.num_rows)
                     part = batch.slice(first, self.stop - row - first)
                     row += batch.num_rows

@@ -280,7 +280,7 @@ def at_once(read: Callable[[], RawTable]) -> Read:
 
     def parts(whole: bool) -> Iterator[RawTable]:
         raw = read()
-        yield from [raw] if whole else raw.parts(file_readers.BATCH)
+        yield from [raw] if whole else raw.parts(file_readers.BATCH_ROWS)
 
     return parts
 

@@ -64,8 +64,8 @@ def data(tmp_path: Path) -> Path:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use blocks, batches and shards of a few rows, and let workers read even small splits."""
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
-    monkeypatch.setattr(file_rows, "BATCH", 8)
-    monkeypatch.setattr(file_readers, "BATCH", 8)
+    monkeypatch.setattr(file_rows, "BATCH_ROWS", 8)
+    monkeypatch.setattr(file_readers, "BATCH_ROWS", 8)
     monkeypatch.setattr(rows, "MAPPED_ROWS", 50)
     monkeypatch.setattr(Masking, "shard_copies", 60)
 

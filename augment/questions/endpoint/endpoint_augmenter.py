@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from augment.augmenter import Augmenter, Copies
 from augment.questions.endpoint.answer_log import AnswerLog
 from augment.questions.endpoint.client import Client, Completion, RequestFailed
-from augment.questions.endpoint.estimate import COUNTS, CostEstimate, Prices
+from augment.questions.endpoint.estimate import REQUEST_COUNTS, CostEstimate, Prices
 from augment.questions.endpoint.question_text import find_question
 from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
 from augment.questions.generation.paragraphs import Paragraph
@@ -156,7 +156,7 @@ class EndpointQuestions(Augmenter):
     name = "questions"
     kind = "questions"
     schema = QUESTION_SCHEMA
-    counted = COUNTS
+    counted = REQUEST_COUNTS
 
     @property
     def about(self) -> str:
@@ -226,7 +226,7 @@ class EndpointQuestions(Augmenter):
     def _collect(self, task: str, pending: Iterable[_Pending]) -> Copies:
         """Wait for the answers about some paragraphs."""
         rows: list[QuestionRow] = []
-        counts = Counter(dict.fromkeys(COUNTS, 0))
+        counts = Counter(dict.fromkeys(REQUEST_COUNTS, 0))
         for uid, text, source, requests in pending:
             answer_of: dict[str, str | None] = {}
             for answer, future in requests:

@@ -21,9 +21,9 @@ from augment.questions.generation.paragraphs import HUB, Counts, Paragraph, open
 from augment.questions.generation.paragraphs_in_files import (
     CHUNK,
     ParagraphsInFiles,
+    add_digest,
     plan_files,
     select_in_files,
-    with_digest,
 )
 from augment.questions.rules.generate import generate_rule_questions
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
@@ -210,7 +210,7 @@ def _select(
         return selection.rows(task, stream, config.limit)
     with workers.open() as pool, progress("selecting", sum(len(f.range) for f in files)) as advance:
         paragraphs, counts = select_in_files(task, selection, files, pool, advance)
-        return with_digest(paragraphs, pool), counts
+        return add_digest(paragraphs, pool), counts
 
 
 def _paragraphs(rows: SourceRows) -> Iterator[Paragraph]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.questions.prompt_formats import Format
+from augment.questions.prompt_formats import PromptFormat
 from tasks.common.errors import UserError
 from tasks.data.loading import validated_table
 from tasks.data.sources import DataSource
@@ -47,7 +47,7 @@ def span_task(tasks: list[Task]) -> Task:
 
 
 def read_asked(
-    source: DataSource, task: Task, split: str, form: Format, limit: int | None, seed: int
+    source: DataSource, task: Task, split: str, form: PromptFormat, limit: int | None, seed: int
 ) -> list[ReferenceQuestions]:
     """Read the prompts of one split in file order.
 

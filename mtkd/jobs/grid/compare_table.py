@@ -13,8 +13,7 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
-from tasks.common.markdown import markdown_cell
-from tasks.common.plain_text import aligned
+from tasks.common.text_format import aligned, markdown_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame

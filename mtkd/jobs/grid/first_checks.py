@@ -13,7 +13,7 @@ from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from tasks.common.errors import UserError
-from tasks.data.plain_text import TEXT
+from tasks.data.plain_text import TEXT_TASK
 
 _INIT = "student.transformer.init"
 _NO_START_HINT = "give the cell `first = false`, or another `first`"
@@ -43,7 +43,7 @@ def naming_cell(name: str) -> Iterator[None]:
 
 def _settings_of(first: First) -> DistillSettings:
     """The settings with which the run on plain text is trained."""
-    settings: DistillSettings = load_settings(first.recipe, "distill", first.set, TEXT.name)
+    settings: DistillSettings = load_settings(first.recipe, "distill", first.set, TEXT_TASK.name)
     try:
         return settings_for_text(settings)[0]
     except UserError as error:

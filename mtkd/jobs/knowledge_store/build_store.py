@@ -29,7 +29,7 @@ from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.output_directory import open_directory
 from mtkd.output_files.sharded_output import DIGEST, PlannedShard
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from mtkd.teachers.teacher_ref import with_digest
+from mtkd.teachers.teacher_ref import name_with_digest
 from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
@@ -135,8 +135,8 @@ def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
     if teacher.digest != prepared.teacher.digest:
         requested = prepared.teacher
         return (
-            f"its teacher is {with_digest(teacher.name, teacher.digest)}, not "
-            f"{with_digest(requested.name, requested.digest)}"
+            f"its teacher is {name_with_digest(teacher.name, teacher.digest)}, not "
+            f"{name_with_digest(requested.name, requested.digest)}"
         )
     if teacher.tokeniser != spec.teacher.tokeniser.digest:
         return (

@@ -19,8 +19,8 @@ from mtkd.knowledge_store.sizing import amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import counted
-from tasks.common.plain_text import duration_text, size_text
 from tasks.common.reading import real_path
+from tasks.common.text_format import duration_text, size_text
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import length_sorted_batches
 

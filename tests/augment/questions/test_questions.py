@@ -38,7 +38,7 @@ from augment.questions.generation.generate import QuestionOptions, decode_questi
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
-from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
+from augment.questions.prompt_formats import PROMPT_FORMATS, check_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences
 from augment.questions.training.config import GeneratorTrainingConfig
 from augment.questions.training.from_scratch import NewModelShape
@@ -352,13 +352,13 @@ def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_
 
 def test_prompts_by_format(data):
     source = open_data(str(data))
-    plain = read_asked(source, SQUAD, "train", FORMATS["context"], None, 0)
-    marked = read_asked(source, SQUAD, "train", FORMATS["answer"], 20, 0)
+    plain = read_asked(source, SQUAD, "train", PROMPT_FORMATS["context"], None, 0)
+    marked = read_asked(source, SQUAD, "train", PROMPT_FORMATS["answer"], 20, 0)
     assert sum(len(one.questions) for one in plain) == 120 and plain[0].prompt == plain[0].context
     assert all(" was born in " in one.prompt and "Where was" in one.questions[0] for one in plain)
     assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
     assert sum(len(one.questions) for one in marked) == 20
-    (narrow, *_) = read_asked(source, SQUAD, "train", FORMATS["sentence"], 20, 0)
+    (narrow, *_) = read_asked(source, SQUAD, "train", PROMPT_FORMATS["sentence"], 20, 0)
     assert " was born in " in narrow.prompt and "river" not in narrow.prompt and "river" in narrow.context
 
 
@@ -690,15 +690,15 @@ def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
 
 def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):
     tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
-    check_vocabulary(tokenizer, config, FORMATS["context"])
-    other = dataclasses.replace(FORMATS["answer"], template="<hl> {answer} ß: {context}")
+    check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
+    other = dataclasses.replace(PROMPT_FORMATS["answer"], template="<hl> {answer} ß: {context}")
     with pytest.raises(UserError, match="no token <hl>"):
         check_vocabulary(tokenizer, config, other)
     for name, value in (("eos_token_id", 7), ("pad_token_id", None)):
         before = getattr(config, name)
         setattr(config, name, value)
         with pytest.raises(UserError, match=name):
-            check_vocabulary(tokenizer, config, FORMATS["context"])
+            check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
         setattr(config, name, before)
 
 
@@ -718,7 +718,9 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
 
 def test_formats_of_published_generators():
     text = ("Ada wrote it in 1843.", "1843", 16)
-    assert {name: FORMATS[name].prompt(*text) for name in ("lmqg", "lmqg-mt5", "valhalla", "flan")} == {
+    assert {
+        name: PROMPT_FORMATS[name].prompt(*text) for name in ("lmqg", "lmqg-mt5", "valhalla", "flan")
+    } == {
         "lmqg": "generate question: Ada wrote it in <hl> 1843 <hl>.",
         "lmqg-mt5": "Ada wrote it in <hl> 1843 <hl>.",
         "valhalla": "generate question: Ada wrote it in  <hl> 1843 <hl> .",
@@ -814,12 +816,12 @@ def test_t5_v1_1_generates_by_filling_in_a_blank(trained, data, tmp_path, monkey
 
 
 def test_a_question_ends_at_the_end_token_of_its_format():
-    form = dataclasses.replace(FORMATS["context"], name="short", end="#")
+    form = dataclasses.replace(PROMPT_FORMATS["context"], name="short", end="#")
     letters = Letters()
     letters.convert_tokens_to_ids = ord
     options = QuestionOptions(Reading("short"), Strategy())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FORMATS, "short", form)
+        patch.setitem(PROMPT_FORMATS, "short", form)
         (generated,) = decode_questions(
             letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], options, ["u"], ["Text."]
         )

@@ -49,7 +49,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A function that sets how many rows are read at once; twice as many are kept in memory."""
 
     def set_size(size: int) -> None:
-        monkeypatch.setattr(file_readers, "BATCH", size)
+        monkeypatch.setattr(file_readers, "BATCH_ROWS", size)
         monkeypatch.setattr(rows, "MAPPED_ROWS", 2 * size)
         monkeypatch.setattr(row_hashes, "_MAX_WAITING", 2 * size)
         for module in (rows, loading):
