@@ -58,7 +58,7 @@ class _Sizes(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class _Trained(_Sizes):
-    """What the configuration of a generator that mtkd trained says, too."""
+    """What the configuration of a generator that mtkd trained says in addition."""
 
     num_decoder_layers: Depth
     feed_forward_proj: str

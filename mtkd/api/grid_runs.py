@@ -54,8 +54,8 @@ def compare(
             task. It also replaces the teacher that a grid refines.
         teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
             does not name them.
-        store: a knowledge store to use instead of the teacher; may contain `{task}`, too.
-        corpus: an augmented corpus for cells that use one; may contain `{task}`, too.
+        store: a knowledge store to use instead of the teacher; may also contain `{task}`.
+        corpus: an augmented corpus for cells that use one; may also contain `{task}`.
         encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
             grid's, or the one that the teacher started from.
         text: plain text for cells that are first trained on it.

@@ -80,7 +80,7 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: A
     """Write masked copies of training rows and of unlabelled rows (MKD, after Tang et al.).
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 
@@ -108,7 +108,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 
@@ -143,7 +143,7 @@ def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **opti
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
     After an interruption, the same command resumes.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 

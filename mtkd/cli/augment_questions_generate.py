@@ -144,7 +144,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
 
     After an interruption, the same command resumes, and the corpus is byte-identical (an endpoint is asked
     only for what is missing).
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
     from mtkd.output_files.distributed import join_process_group

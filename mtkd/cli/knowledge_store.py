@@ -137,7 +137,7 @@ def build(
     """Run the teacher on all rows, and store the outputs that the recipe needs.
 
     After an interruption, the same command resumes, and the output is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from accelerate import PartialState
 

@@ -9,7 +9,7 @@ from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.reading import real_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 
 
 def pretrained_encoder(model: Path) -> str | None:
@@ -47,7 +47,7 @@ def _find_recorded_model(name: str, run: Path) -> str:
 
 def encoder_of_teacher(teacher: str) -> str | None:
     """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
-    teacher = local(teacher)
+    teacher = with_local_paths(teacher)
     if is_saved_model(Path(teacher)):
         return pretrained_encoder(Path(teacher))
     return teacher if checkpoint_directory(teacher) is None else None

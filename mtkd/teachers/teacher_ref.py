@@ -20,8 +20,8 @@ from mtkd.models.saved_model import (
     SavedModel,
     digest_model,
     is_saved_model,
+    read_description,
     read_saved,
-    saved_in,
     saved_tokeniser,
     write_description,
 )
@@ -72,7 +72,7 @@ class TeacherRef:
     @staticmethod
     def of_store(store: Path, manifest: StoreManifest) -> TeacherRef:
         """The teacher of a knowledge store; its weights need not exist any more."""
-        saved = saved_in(store / "teacher")
+        saved = read_description(store / "teacher")
         heads = saved if saved.tasks else None
         return TeacherRef(manifest.teacher.name, heads, saved.config, store, manifest)
 
@@ -88,7 +88,7 @@ class TeacherRef:
     @property
     def init_spec(self) -> InitSpec:
         """What a student of this teacher can be initialised from."""
-        saved = saved_in(self.store / "teacher") if self.store else self.saved
+        saved = read_description(self.store / "teacher") if self.store else self.saved
         return InitSpec(self.config, saved.info.base if saved else self.name)
 
     @property

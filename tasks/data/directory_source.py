@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.common.errors import shorten
 from tasks.common.reading import real_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
 from tasks.data.glue_release import find_release, read_release
@@ -64,7 +64,7 @@ class DirectorySource(DataSource):
 
     def _is_inside(self, file: str) -> bool:
         """True for a path inside this directory, and for every relative path, which starts there."""
-        path = Path(local(file))
+        path = Path(with_local_paths(file))
         return not path.is_absolute() or real_path(path).is_relative_to(real_path(self.root))
 
     def outside_warning(self, splits: Iterable[tuple[Task, str]]) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
-from tasks.common.remote import local, local_copy
+from tasks.common.remote import local_copy, with_local_paths
 from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
@@ -135,7 +135,7 @@ class DataSource(ABC):
             return read
         if split not in task.files:
             return None
-        file = local(task.files[split])
+        file = with_local_paths(task.files[split])
         path = (self.root or Path()) / file
         usable = path.is_file() and (self.root is not None or Path(file).is_absolute())
         return SplitFiles([path], task.columns) if usable else None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, brief, shorten
 from tasks.common.reading import require_file
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.scalar_checks import path_problem
 from tasks.data.file_readers import SplitFiles
 from tasks.data.missing_data import similar_name, similar_split
@@ -101,7 +101,7 @@ def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
     if isinstance(rows, str | os.PathLike):
         if expected := path_problem(os.fspath(rows)):
             raise UserError(f"the file of {what} cannot be {brief(rows)}", expected=expected)
-        return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
+        return require_file(Path(with_local_paths(os.path.expanduser(rows))), f"the file of {what}")
     if isinstance(rows, Sequence) and rows and all(isinstance(row, str | os.PathLike) for row in rows):
         raise UserError(
             f"{what} cannot be {a_type(rows)} of strings or paths",

@@ -24,7 +24,7 @@ from tasks.task_types.labels import (
     RowProblem,
     class_ids,
     label_texts,
-    missing,
+    means_unlabelled,
     named_ids,
     split_label_list,
 )
@@ -189,5 +189,7 @@ def _plain_values(column: pa.ChunkedArray) -> list[Any]:
 def _split(value: Any, task: Task) -> list[str] | None:
     """The labels of one row as text; None = unlabelled."""
     if isinstance(value, str):
-        return None if missing(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
+        return (
+            None if means_unlabelled(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
+        )
     return None if value is None else [str(name).strip() for name in value]

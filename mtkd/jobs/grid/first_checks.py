@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from mtkd.grids import Grid
-from mtkd.grids.cell import First
+from mtkd.grids.cell import FirstStep
 from mtkd.jobs.distillation.distill_text import settings_for_text
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
@@ -41,7 +41,7 @@ def naming_cell(name: str) -> Iterator[None]:
         raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
-def _settings_of(first: First) -> DistillSettings:
+def _settings_of(first: FirstStep) -> DistillSettings:
     """The settings with which the run on plain text is trained."""
     settings: DistillSettings = load_settings(first.recipe, "distill", first.set, TEXT_TASK.name)
     try:

@@ -12,7 +12,7 @@ from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine
 from mtkd.jobs.model_origin import encoder_of_teacher
-from mtkd.models.saved_model import saved_in
+from mtkd.models.saved_model import read_description
 from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
@@ -78,7 +78,7 @@ def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str |
     """The pretrained encoder that the teacher of a task specification started from; None if unknown."""
     if inputs.store:
         described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
-        return saved_in(described).info.base
+        return read_description(described).info.base
     if grid.refine:
         return encoder_to_refine(grid, inputs, task_spec)
     teacher = inputs.teacher or inputs.encoder

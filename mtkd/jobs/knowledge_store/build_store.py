@@ -34,7 +34,7 @@ from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
 from tasks.common.records import check_record
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.shards import ShardEntry
 
 
@@ -85,7 +85,7 @@ def repair_store(
     if not damaged and not any(out.glob(f"shards/*{DIGEST}")):  # a repair that was killed leaves such files
         return manifest, []
     prepared = prepare_store(
-        check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
+        check_record(with_local_paths(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
     )
     if prepared.spec.key != manifest.key:
         raise UserError(

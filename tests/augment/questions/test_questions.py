@@ -29,7 +29,7 @@ import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import sentences_around
 from augment.questions.generation import precision as precision_module
-from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
+from augment.questions.generation.answer_candidates import Candidate, candidates_by_rule, spread_over_text
 from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
@@ -535,16 +535,16 @@ def test_answer_formats_use_one_candidate_per_question():
 def test_rules_find_candidate_answers():
     text = "The river rose. On 4 May 1901 Anna Berg of Oslo paid $1,200 to the Bank of Norway."
     found = ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
-    assert by_rule(text) == [(answer, text.index(answer)) for answer in found]
-    assert by_rule("nothing remarkable there") == [("nothing", 0), ("remarkable", 8)]
-    assert by_rule("so it is")[0] == ("so", 0) and by_rule("") == []
+    assert candidates_by_rule(text) == [(answer, text.index(answer)) for answer in found]
+    assert candidates_by_rule("nothing remarkable there") == [("nothing", 0), ("remarkable", 8)]
+    assert candidates_by_rule("so it is")[0] == ("so", 0) and candidates_by_rule("") == []
     inside = "The Roman stadium opened in 1985. Later the club of Milan won 5 titles there, and 5 cups."
-    assert dict(by_rule(inside))["5"] == inside.index(" 5 ") + 1
+    assert dict(candidates_by_rule(inside))["5"] == inside.index(" 5 ") + 1
     opening = (
         "However, he stayed. In the Bay of Fundy he said: I'll sleep. Italy was near, and in Italy, Rome."
     )
-    assert [one.text for one in by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
-    assert all(opening.startswith(one.text, one.start) for one in by_rule(opening))
+    assert [one.text for one in candidates_by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
+    assert all(opening.startswith(one.text, one.start) for one in candidates_by_rule(opening))
     letters = [Candidate(letter, position) for position, letter in enumerate("abcdef")]
     assert (
         spread_over_text(letters, 2) == [letters[1], letters[4]]
