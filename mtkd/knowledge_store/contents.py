@@ -102,7 +102,7 @@ class Contents(Record):
         """The tensors in the shards of a task."""
         need, shape = self.need, self.shape
         tensors = []
-        if need.tokens or (need.logits and outputs.per == "token"):
+        if need.has_token_vectors or (need.logits and outputs.per == "token"):
             tensors.append(Field("tokens", "row", (), torch.int32))
         if need.logits:
             tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))

@@ -21,9 +21,9 @@ from augment.questions.filtering.unanswerable import (
     make_unanswerable,
 )
 from augment.questions.question_rows import QuestionRow
+from tasks.common.argument_markers import Range
 from tasks.common.arguments import PositiveInt, Seed, check_fields
 from tasks.common.errors import UserError
-from tasks.common.hint_words import Range
 from tasks.scoring.answers import Answer, Answerer
 from tasks.scoring.squad import token_f1
 

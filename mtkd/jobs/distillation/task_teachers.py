@@ -17,8 +17,8 @@ from mtkd.jobs.training_data import EncodedRows
 from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.run_record import RUN_FILE
-from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
+from mtkd.teachers.logits_cache import cache_logits
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
