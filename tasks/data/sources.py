@@ -26,8 +26,8 @@ from tasks.data.raw_table import RawTable
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 
-Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
-Read = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
+ReadBatches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
+ReadSplit = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
 
 
 class DataSource(ABC):
@@ -44,7 +44,7 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         """A function that reads one split of a task without its own files; None if the split is missing."""
 
     def splits(self, task: Task) -> list[str]:
@@ -88,7 +88,7 @@ class DataSource(ABC):
         read = self._find(task, split)
         return read if isinstance(read, SplitFiles) else None
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         """A function that reads the unlabelled rows of a task, some at a time; None if there are none.
 
         Args:
@@ -127,7 +127,7 @@ class DataSource(ABC):
         """The directories in which a task's own relative files are looked up."""
         return [self.root] if self.root else []
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         if not task.files:
             read = self._locate(task, split)
             if read is None and task.trained_on and split == task.train:
@@ -151,13 +151,13 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         from tasks.pocket import POCKET_SPLITS
 
         name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
         return None if name is None else self._generated(name, split)
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         from tasks.pocket import has_unlabelled
 
         name = next(filter(has_unlabelled, known_as(task)), None) if named else None
@@ -165,7 +165,7 @@ class PocketSource(DataSource):
             return super().unlabelled(task)
         return partial(self._generated(name, UNLABELLED), False)
 
-    def _generated(self, name: str, split: str) -> Read:
+    def _generated(self, name: str, split: str) -> ReadSplit:
         from tasks.pocket import generate
 
         return at_once(lambda: RawTable(generate(name, split), f"pocket:{name}/{split}"))
@@ -176,7 +176,7 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         location = task.on_hub(split)
         if location is None or split not in task.splits:
             return None
@@ -190,10 +190,10 @@ class FilesSource(DataSource):
 
     name = "the task files"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         return None
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         if not task.files:
             raise UserError(
                 f"the task {task.name!r} names no files of its own, so it needs data",
@@ -275,7 +275,7 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
         yield from read_batches(path, task.columns)
 
 
-def at_once(read: Callable[[], RawTable]) -> Read:
+def at_once(read: Callable[[], RawTable]) -> ReadSplit:
     """A `Read` function for a table that can only be read as a whole."""
 
     def parts(whole: bool) -> Iterator[RawTable]:

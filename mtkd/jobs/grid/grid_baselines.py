@@ -8,9 +8,9 @@ from pathlib import Path
 from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
-from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine
+from mtkd.jobs.grid.table_row import TableRow
 from mtkd.jobs.model_origin import encoder_of_teacher
 from mtkd.models.saved_model import read_description
 from mtkd.teachers.teacher_names import teachers_by_task
@@ -90,7 +90,7 @@ def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str |
     )
 
 
-def weak_row_warnings(rows: Mapping[str, Row]) -> list[str]:
+def weak_row_warnings(rows: Mapping[str, TableRow]) -> list[str]:
     """A warning for each trained row that is not clearly better than the best constant prediction."""
     warnings = []
     for name, row in rows.items():
