@@ -134,9 +134,11 @@ def load_generator(name: str, **changes: Any) -> Generator:
     from transformers import AutoModelForSeq2SeqLM
 
     check_digests(Path(name))
-    reading = dataclasses.replace(read_reading(name), **{k: v for k, v in changes.items() if v is not None})
+    reading = dataclasses.replace(
+        recorded_reading(name), **{k: v for k, v in changes.items() if v is not None}
+    )
     form = reading.format
-    config, tokenizer = load_shell(name)
+    config, tokenizer = load_config_and_tokeniser(name)
     check_vocabulary(tokenizer, config, form)
     recorded = (Path(name) / RECORD).is_file() or changes.get("form")
     if not recorded and published_format(name) is None:
@@ -151,7 +153,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
     return Generator(name, model, tokenizer, reading)
 
 
-def load_shell(name: str) -> tuple[Any, Any]:
+def load_config_and_tokeniser(name: str) -> tuple[Any, Any]:
     """Load the configuration and the tokeniser of a T5 without its weights; UserError if it is not a T5."""
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging
@@ -188,7 +190,7 @@ def _not_a_t5(name: str, model_type: Any) -> UserError:
     )
 
 
-def read_reading(name: str) -> Reading:
+def recorded_reading(name: str) -> Reading:
     """Read the record next to the model; for one without, the defaults or a published generator's format."""
     path = Path(name) / RECORD
     if not path.is_file():

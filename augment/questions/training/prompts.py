@@ -46,7 +46,7 @@ def span_task(tasks: list[Task]) -> Task:
     return task
 
 
-def read_asked(
+def read_reference_questions(
     source: DataSource, task: Task, split: str, form: PromptFormat, limit: int | None, seed: int
 ) -> list[ReferenceQuestions]:
     """Read the prompts of one split in file order.

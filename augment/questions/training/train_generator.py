@@ -24,7 +24,7 @@ from augment.questions.training.prompts import (
     ReferenceQuestions,
     encode,
     prompt_batches,
-    read_asked,
+    read_reference_questions,
 )
 from augment.questions.training.score_generator import GeneratorScores, Sample, score_generator
 from augment.questions.training.sequence_loss import batch_loss
@@ -126,9 +126,12 @@ def train_generator(
     """
     accelerator = make_accelerator(str(place.device))
     form = config.reading.format
-    references = read_asked(source, task, task.train or "train", form, config.limit, config.seed)
+    references = read_reference_questions(
+        source, task, task.train or "train", form, config.limit, config.seed
+    )
     held_out = [
-        read_asked(source, task, split, form, config.eval_limit, config.seed) for split in task.validation[:1]
+        read_reference_questions(source, task, split, form, config.eval_limit, config.seed)
+        for split in task.validation[:1]
     ]
     if not held_out:
         raise UserError(f"task {task.name!r} has no validation split for scoring")

@@ -42,7 +42,7 @@ from augment.questions.prompt_formats import PROMPT_FORMATS, check_vocabulary, p
 from augment.questions.sentences import group_sentences, sentences
 from augment.questions.training.config import GeneratorTrainingConfig
 from augment.questions.training.from_scratch import NewModelShape
-from augment.questions.training.prompts import read_asked
+from augment.questions.training.prompts import read_reference_questions
 from augment.questions.training.text_scores import bleu, rouge_l
 from augment.questions.training.train_generator import TrainingPlace, train_generator
 from mtkd.cli.main import cli
@@ -352,13 +352,13 @@ def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_
 
 def test_prompts_by_format(data):
     source = open_data(str(data))
-    plain = read_asked(source, SQUAD, "train", PROMPT_FORMATS["context"], None, 0)
-    marked = read_asked(source, SQUAD, "train", PROMPT_FORMATS["answer"], 20, 0)
+    plain = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["context"], None, 0)
+    marked = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["answer"], 20, 0)
     assert sum(len(one.questions) for one in plain) == 120 and plain[0].prompt == plain[0].context
     assert all(" was born in " in one.prompt and "Where was" in one.questions[0] for one in plain)
     assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
     assert sum(len(one.questions) for one in marked) == 20
-    (narrow, *_) = read_asked(source, SQUAD, "train", PROMPT_FORMATS["sentence"], 20, 0)
+    (narrow, *_) = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["sentence"], 20, 0)
     assert " was born in " in narrow.prompt and "river" not in narrow.prompt and "river" in narrow.context
 
 

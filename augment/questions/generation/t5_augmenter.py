@@ -1,4 +1,4 @@
-"""The augmenter "questions", which generates questions about paragraphs."""
+"""The augmenter "questions" of a T5: questions about paragraphs, written by a trained generator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class Questions(Augmenter):
+class T5Questions(Augmenter):
     """Generate questions about paragraphs; the two texts of a row are the paragraph and its source.
 
     Attributes:
