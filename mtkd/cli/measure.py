@@ -92,7 +92,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.evaluation.baseline import LINEAR
+    from mtkd.evaluation.baselines import LINEAR
     from mtkd.jobs.validation_scores import scores_record
 
     evaluation = mtkd.evaluate(model, data, tasks, **options)

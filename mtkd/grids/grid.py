@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
+from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
 from mtkd.grids.cell import (
     NAME_ALONE,
     Bench,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.device import find_device
-from mtkd.evaluation.baseline import (
+from mtkd.evaluation.baselines import (
     CONSTANT,
     COSINE,
     LINEAR,
@@ -82,7 +82,7 @@ def evaluate(
         batch_size: rows per batch.
         device: such as "cuda:1"; None = the best available device.
         against: another model to compare this one with on the same rows; given as `model` is.
-        baselines: True to compare the model with the baselines of `mtkd.evaluation.baseline`, too.
+        baselines: True to compare the model with the baselines of `mtkd.evaluation.baselines`, too.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
             `limit` of the model's run, if it had one. In any case, at most 10,000.

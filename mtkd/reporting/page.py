@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.jobs.grid.compare_plot import pareto_front

@@ -11,7 +11,7 @@ from typing import NotRequired  # pydantic needs it before Python 3.12
 
 from typing_extensions import TypedDict
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.jobs.grid.compare_plot import PlottedModel, plot_models
 from mtkd.reporting.models import GRID_FILE
 from tasks.common.errors import UserError, shorten

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import (
     ScoreSamples,
     differences_by_task,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.jobs.grid.compare_table import Table
 from mtkd.jobs.grid.table_row import TableRow
 from tasks.common.files import atomic_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
+from mtkd.evaluation.baselines import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.grid.grid_jobs import GridInputs

@@ -7,7 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.reporting.runs import ROLES
 from mtkd.reporting.svg import (
     TEXT_HEIGHT,

@@ -26,7 +26,7 @@ from run_records import finished_record
 import mtkd as api
 from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
-from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
+from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
 from mtkd.jobs.grid import compare as compare_job
