@@ -240,4 +240,4 @@ def _record_uploaded(mirror: Mirror) -> None:
     """Write the index of what has been uploaded, with the versions that the file system gives the files."""
     versions = mirror.versions(missing=True)
     unknown = {file: [None, *mirror.stamp(file)] for file, version in versions.items() if version is None}
-    mirror.note(mirror.known(versions) | unknown)
+    mirror.write_index(mirror.known(versions) | unknown)
