@@ -32,9 +32,8 @@ from tasks.common.records import has_check, write_record
 from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
-recorded_command: ContextVar[str | None] = ContextVar(
-    "command_line", default=None
-)  # set if a command starts the run
+# The command line, set if a command starts the run.
+recorded_command: ContextVar[str | None] = ContextVar("recorded_command", default=None)
 _SHOWN = 6  # differing settings named in an error
 _LONGEST = 80  # characters of two values that are shown; of others, only the key is named
 _DIGEST_TEXT = re.compile(r"'(?:[0-9a-f]{16}|[0-9a-f]{32,})'")

@@ -175,9 +175,8 @@ class FileRows(RowsInFiles):
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         for number in range(first, last + 1):
             part = self.ranges[number]
-            shift = part.stop - int(
-                self._ends[number]
-            )  # from row numbers of this object to those of the file
+            # From row numbers of this object to those of the file.
+            shift = part.stop - int(self._ends[number])
             begin, end = max(start + shift, part.start), min(stop + shift, part.stop)
             chosen.append(replace(part, start=begin, stop=end))
         return replace(self, ranges=tuple(chosen), first=self.first + start, digest="")

@@ -151,9 +151,8 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
             refuse_path("encoder", name)
     for path in _paths_per_task_spec("store", inputs.store, grid.task_specs):
         read_store_manifest(Path(with_local_paths(path)))
-    _paths_per_task_spec(
-        "corpus", inputs.corpus, grid.task_specs
-    )  # checks the placeholder, even if no cell uses it
+    # Checks the placeholder, even if no cell uses the corpus.
+    _paths_per_task_spec("corpus", inputs.corpus, grid.task_specs)
     for name, cell in grid.cells.items():
         for path in _paths_per_task_spec("corpus", inputs.corpus_of(cell), grid.task_specs_of(name)):
             read_corpus_manifest(Path(with_local_paths(path)))
