@@ -30,7 +30,7 @@ def label_limit(model: Path) -> int | None:
 
 
 def _run_identity(model: Path) -> dict[str, Any]:
-    """The identity in the record of a model's run; empty if the model does not lie in a run."""
+    """The identity in the record of a model's run; empty if the model is not in a run."""
     record = model_directory(model).parent / RUN_FILE
     identity: dict[str, Any] = read_run_record(record)["identity"] if record.is_file() else {}
     return identity

@@ -1,4 +1,4 @@
-"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or some rows at a time."""
+"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or in batches."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class SplitFiles:
         return self.label or str(self.paths[0])
 
     def __call__(self, whole: bool) -> Iterator[RawTable]:
-        """The rows, some at a time, or all in one table."""
+        """The rows, in batches, or all in one table."""
         if whole:
             yield (
                 read_file(self.paths[0], self.texts)

@@ -61,7 +61,7 @@ class FileRange:
         return self.stop - self.start
 
     def tables(self, columns: Sequence[str] | None = None, size: int | None = None) -> Iterator[pa.Table]:
-        """The rows, some at a time.
+        """The rows, in batches.
 
         Args:
             columns: the columns to read; None = all.
@@ -196,7 +196,7 @@ class FileRows(RowsInFiles):
         return concat(require_no_errors(parts, f"{self.task.name}/{self.split}"))
 
     def raw_tables(self) -> Iterator[RawTable]:
-        """The raw rows with the task's columns, some at a time; no table crosses a block boundary."""
+        """The raw rows with the task's columns, in batches; no table crosses a block boundary."""
         row = self.first
         for part in self.ranges:
             for table in part.tables():

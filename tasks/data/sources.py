@@ -26,7 +26,7 @@ from tasks.data.raw_table import RawTable
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 
-ReadBatches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
+ReadBatches = Callable[[], Iterator[RawTable]]  # reads rows, in batches
 ReadSplit = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
 
 
@@ -63,7 +63,7 @@ class DataSource(ABC):
         return raw
 
     def batches(self, task: Task, split: str, *, whole: bool = False) -> Iterator[RawTable]:
-        """The rows of `raw_table`, some at a time, so that a split may be larger than memory.
+        """The rows of `raw_table`, in batches, so that a split may be larger than memory.
 
         Args:
             whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
@@ -89,7 +89,7 @@ class DataSource(ABC):
         return read if isinstance(read, SplitFiles) else None
 
     def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
-        """A function that reads the unlabelled rows of a task, some at a time; None if there are none.
+        """A function that reads the unlabelled rows of a task, in batches; None if there are none.
 
         Args:
             named: True if they were asked for; the pocket tasks have such rows only then.
@@ -270,7 +270,7 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 
 def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
-    """The rows of some files, some at a time."""
+    """The rows of some files, in batches."""
     for path in paths:
         yield from read_batches(path, task.columns)
 

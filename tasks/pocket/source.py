@@ -133,7 +133,7 @@ def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]
 
 @lru_cache(maxsize=16)
 def _unlabelled(task_name: str, seed: int) -> list[GeneratedRow]:
-    """Rows of the kind of the training rows, with rare words, that are in no other split."""
+    """Rows like the training rows but with rare words, which are in no other split."""
     rng = Rng(f"pocket/{task_name}/{UNLABELLED}/{seed}")
     others = {row.texts for rows in _generate_splits(task_name, seed).values() for row in rows}
     drawn = _different_rows(rng, GENERATED_TASKS[task_name].pools[0], UNLABELLED_ROWS)
