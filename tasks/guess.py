@@ -65,7 +65,7 @@ class Guess:
         range: lowest and highest score (regress).
         unanswerable: True if rows have no answer (span).
         others: text columns that were not chosen.
-        other_labels: columns that could be the label, too; empty if its name says that it is.
+        other_labels: other columns that could be the label; empty if its name says that it is.
     """
 
     kind: str

@@ -43,7 +43,7 @@ _ALL = "all"  # given as GRID: all built-in grids
     "that of --teacher]",
 )
 @click.option(
-    "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may contain {task}, too"
+    "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may also contain {task}"
 )
 @click.option("--out", metavar="DIR", type=PATH, help="output directory; not needed with --dry-run")
 @click.option(
@@ -53,7 +53,7 @@ _ALL = "all"  # given as GRID: all built-in grids
     help="plain text for cells that are first trained on it",
 )
 @click.option(
-    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; may contain {task}, too"
+    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; may also contain {task}"
 )
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option(

@@ -182,7 +182,7 @@ def _options_of_training(lr_help: str) -> Wrapper:
         click.option(
             "--resume",
             is_flag=True,
-            help="fail if --out has no run to resume; runs are resumed without this option, too",
+            help="fail if --out has no run to resume; runs are also resumed without this option",
         ),
         overwrite_option,
         report_options,

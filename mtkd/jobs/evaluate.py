@@ -82,7 +82,7 @@ def evaluate(
         batch_size: rows per batch.
         device: such as "cuda:1"; None = the best available device.
         against: another model to compare this one with on the same rows; given as `model` is.
-        baselines: True to compare the model with the baselines of `mtkd.evaluation.baselines`, too.
+        baselines: True to compare the model with the baselines of `mtkd.evaluation.baselines` as well.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
             `limit` of the model's run, if it had one. In any case, at most 10,000.
@@ -93,7 +93,7 @@ def evaluate(
             can be scored, or no encoder is known for the baselines.
     """
     if encoder is not None and not baselines:
-        raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
+        raise UserError("`encoder` has no effect without `baselines`", hint="also pass `baselines=True`")
     torch_device, directories = find_device(device), {"model": model, "against": against}
     labels_are_for_other = bool(teacher_labels) and against is not None and not is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)

@@ -177,7 +177,7 @@ def _check_options(
         f"max_drop={max_drop}": max_drop != MAX_DROP,
     }.items():
         if is_given and not int8:
-            raise UserError(f"`{name}` has no effect without `int8`", hint="pass `int8=True`, too")
+            raise UserError(f"`{name}` has no effect without `int8`", hint="also pass `int8=True`")
     if format == "onnx":
         require_exporter()
     elif int8:

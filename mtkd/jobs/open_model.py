@@ -97,7 +97,7 @@ def is_checkpoint(model: EvaluatedModel) -> bool:
 
 
 def _require_model(path: Path) -> None:
-    """Check that a directory holds an mtkd model; its UserError says that checkpoints are accepted, too."""
+    """Check that a directory holds an mtkd model; its UserError says that checkpoints are also accepted."""
     refuse_headless(path)
     try:
         model_directory(path)

@@ -58,7 +58,7 @@ def write_report(
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
         raise UserError(f"`out={str(out)!r}` {problem}", hint=hint)
     if teacher_labels and not teacher:
-        raise UserError("`teacher_labels` has no effect without `teacher`", hint="name the teacher, too")
+        raise UserError("`teacher_labels` has no effect without `teacher`", hint="also name the teacher")
     source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
     checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None

@@ -166,7 +166,7 @@ def _common_length(comparisons: Sequence[_Comparison]) -> str:
 def _names(comparisons: Sequence[_Comparison]) -> dict[tuple[Path, str], str]:
     """(file, row) -> its name in the plot; a name that repeats is followed by the comparison's title.
 
-    Where titles repeat, too, the directory of the comparison is added.
+    If titles are also the same, the directory of the comparison is added.
     """
     rows = [(c, row["name"]) for c in comparisons for row in c.models()]
     times = Counter(name for _, name in rows)

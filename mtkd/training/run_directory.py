@@ -255,7 +255,7 @@ def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict) and not (key == "losses" and old.keys() != new.keys()):
         keys = sorted(old.keys() | new.keys())
         if key.partition(".")[0] in _OF_RECIPE and old.get("class") != new.get("class"):
-            keys = ["class"]  # different classes have other code and attributes, too
+            keys = ["class"]  # different classes also have other code and attributes
         return [
             text for name in keys for text in _differences(old.get(name), new.get(name), f"{prefix}{name}.")
         ]

@@ -191,7 +191,7 @@ def _check_sampling(config: GenerationConfig) -> None:
         value = getattr(config, name)
         if value != getattr(GenerationConfig, name) and not config.sample:
             problem = f"`{name}={value}` has no effect without sampling"
-            raise UserError(problem, hint="pass `sample=True`, too")
+            raise UserError(problem, hint="also pass `sample=True`")
 
 
 def _select(

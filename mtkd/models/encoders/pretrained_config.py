@@ -121,7 +121,7 @@ class TransformerConfig(EncoderConfig):
         return EncoderSpec(hf.model_type, *sizes, offers, mean_pooled=self.pooling == "mean")
 
     def spec_for(self, tasks: Iterable[Task]) -> EncoderSpec:
-        """The same; a bi-encoder offers the pooled vectors of tasks with one text, too."""
+        """The same; a bi-encoder also offers the pooled vectors of tasks with one text."""
         spec = self.spec
         pooled = not any(self.compares_texts(task) for task in tasks)
         return replace(spec, offers=replace(spec.offers, pooled=pooled))

@@ -1050,7 +1050,7 @@ def test_settings_given_with_a_grid_do_not_override_those_that_define_a_control(
         load_grid(str(file), {}, {"supervision": "labels"})
     alone = load_grid(str(file), {}, {"supervision": "labels"}, ["slow", "three, labels"])
     assert list(alone.cells) == ["three"]
-    message = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
+    message = "(?s)'slow' trains for as many steps as 'three', which is left out.*also leave 'slow' out"
     with pytest.raises(UserError, match=message):
         load_grid(str(file), {}, {}, ["three"])
 
