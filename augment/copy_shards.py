@@ -20,7 +20,7 @@ from tasks.common.progress import Advance
 from tasks.data.file_rows import RowsInFiles
 from tasks.data.rows import Rows
 
-COUNTS = ("words", "changed", "unchanged")
+COPY_COUNTS = ("words", "changed", "unchanged")
 
 
 def plain_strings(rows: Rows) -> Rows:
@@ -41,7 +41,9 @@ def make_copies(inputs: tuple[Augmenter, SourceRows, int], advance: Advance) -> 
     if method.kind == "copies":
         chunks = _without_blank(chunks, rows, count)
     for copies in chunks:
-        yield TableChunk(copies.table, {name: getattr(copies, name) for name in COUNTS} | {**copies.counts})
+        yield TableChunk(
+            copies.table, {name: getattr(copies, name) for name in COPY_COUNTS} | {**copies.counts}
+        )
 
 
 def copier(load: Callable[[], Augmenter]) -> Make:
@@ -69,7 +71,7 @@ def _joined(chunks: Iterator[Copies], n_copies: int) -> Iterator[Copies]:
 
 
 def _one_chunk(parts: list[Copies]) -> Copies:
-    totals: dict[str, int] = {name: sum(getattr(part, name) for part in parts) for name in COUNTS}
+    totals: dict[str, int] = {name: sum(getattr(part, name) for part in parts) for name in COPY_COUNTS}
     counts = {key: sum(part.counts[key] for part in parts) for key in parts[0].counts}
     table = pa.concat_tables([part.table for part in parts]).combine_chunks()
     return Copies(table, **totals, counts=counts)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from augment.augmenter import Augmenter
-from augment.copy_shards import COUNTS, copier, make_copies, plain_strings
+from augment.copy_shards import COPY_COUNTS, copier, make_copies, plain_strings
 from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
@@ -41,7 +41,7 @@ _Digests: TypeAlias = Mapping[str, tuple[str, str]]  # see `_digests`
 
 
 @dataclass(frozen=True)
-class CorpusJob:
+class CorpusSpec:
     """The specification of a corpus to be made.
 
     Attributes:
@@ -71,17 +71,17 @@ class WrittenCorpus:
     kept: int
 
 
-def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
-    """Number of copies per row for each task: the task's default unless `spec` changes it.
+def copies_of(tasks: Sequence[Task], numbers: str | None = None) -> dict[str, int]:
+    """Number of copies per row for each task: the task's default unless `numbers` changes it.
 
     Args:
-        spec: such as "rte=40,sst2=10"; a bare number ("20") applies to every task.
+        numbers: such as "rte=40,sst2=10"; a bare number ("20") applies to every task.
 
     Raises:
         UserError: a task is not among `tasks`, or a number is not a positive integer.
     """
     copies = {task.name: task.copies for task in tasks}
-    for item in (spec or "").split(","):
+    for item in (numbers or "").split(","):
         if not item.strip():
             continue
         name, separator, number = (part.strip() for part in item.rpartition("="))
@@ -96,27 +96,27 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
     return copies
 
 
-def total_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> int:
-    """Total number of copies that the job makes."""
-    return sum(job.copies[task] * len(part) for task, part in rows.items())
+def total_copies(spec: CorpusSpec, rows: Mapping[str, SourceRows]) -> int:
+    """Total number of copies in the corpus."""
+    return sum(spec.copies[task] * len(part) for task, part in rows.items())
 
 
 def check_corpus_output(
-    job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, *, overwrite: bool = False
+    spec: CorpusSpec, rows: Mapping[str, SourceRows], out: Path, *, overwrite: bool = False
 ) -> None:
     """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
-    check_directory(out, CORPUS_KIND, _output(job, rows, out).key, overwrite=overwrite)
+    check_directory(out, CORPUS_KIND, _output(spec, rows, out).key, overwrite=overwrite)
 
 
-def unfinished_rows(job: CorpusJob, rows: Mapping[str, SourceRows], out: Path) -> dict[str, np.ndarray]:
+def unfinished_rows(spec: CorpusSpec, rows: Mapping[str, SourceRows], out: Path) -> dict[str, np.ndarray]:
     """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
-    missing = _output(job, rows, out).missing(recorded_digests(out))
+    missing = _output(spec, rows, out).missing(recorded_digests(out))
     parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
     return {task: np.concatenate([np.zeros(0, int), *indices]) for task, indices in parts.items()}
 
 
 def write_corpus(
-    job: CorpusJob,
+    spec: CorpusSpec,
     rows: Mapping[str, SourceRows],
     out: Path,
     *,
@@ -130,32 +130,32 @@ def write_corpus(
     Args:
         rows: task -> its source rows; the corpus keeps their order.
         workers: what makes the shards; the output does not depend on it.
-        overwrite: first remove the corpus of another job from `out`.
+        overwrite: first remove the corpus of another run from `out`.
         advance: called with the number of copies just finished (including kept ones) times the number of
             ranks, so that one rank can report progress for all.
-        group: the processes that the shards are divided among; each calls this function with the same job.
+        group: the processes that the shards are divided among; each makes this call.
 
     Raises:
         UserError: there are no rows, a number of copies is below 1, `out` holds something else or is being
             written by another process, or the disk is full (finished shards are kept).
     """
-    _check_copies(job, rows)
-    digests = _digests(job, rows)
-    output = _output(job, rows, out, digests)
-    load = job.augmenter.loader if workers.in_other_processes else None
+    _check_copies(spec, rows)
+    digests = _digests(spec, rows)
+    output = _output(spec, rows, out, digests)
+    load = spec.augmenter.loader if workers.in_other_processes else None
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, SourceRows, int]:
         source = rows[shard.task]
         if isinstance(source, RowsInFiles):
             in_files: Any = source.slice(shard.rows[0], shard.rows[-1] + 1)
-            method = None if load else job.augmenter
+            method = None if load else spec.augmenter
             if method and getattr(method, "reads_files", False):
                 method = method.part(in_files)
             return method, in_files, shard.per_row
         part = plain_strings(source.take(np.asarray(shard.rows)))
         release_pages()
         augmenter = (
-            None if load else job.augmenter.part(part) if workers.in_other_processes else job.augmenter
+            None if load else spec.augmenter.part(part) if workers.in_other_processes else spec.augmenter
         )
         return augmenter, part, shard.per_row
 
@@ -176,56 +176,58 @@ def write_corpus(
             advance=advance,
         )
         if group.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, output, recorded, digests)
-            write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
+            manifest = _describe(spec, rows, output, recorded, digests)
+            write_text(out / "README.md", dataset_card(manifest, spec.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 
 
-def _check_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> None:
+def _check_copies(spec: CorpusSpec, rows: Mapping[str, SourceRows]) -> None:
     """Refuse a corpus without rows, and numbers of copies out of range; raises UserError."""
     for task, part in rows.items():
         if len(part) == 0:
             raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
-        if not 1 <= job.copies[task] <= MAX_COPIES:
+        if not 1 <= spec.copies[task] <= MAX_COPIES:
             raise UserError(
-                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MAX_COPIES:,}"
+                f"{spec.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MAX_COPIES:,}"
             )
     if not rows:
         raise UserError("there is no task to copy", expected="1 or more")
 
 
-def _digests(job: CorpusJob, rows: Mapping[str, SourceRows]) -> _Digests:
+def _digests(spec: CorpusSpec, rows: Mapping[str, SourceRows]) -> _Digests:
     """Task -> the digests of its training rows and of its unlabelled rows."""
-    return {task: content_digests(part, job.unlabelled.get(task, 0)) for task, part in rows.items()}
+    return {task: content_digests(part, spec.unlabelled.get(task, 0)) for task, part in rows.items()}
 
 
 def _output(
-    job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, digests: _Digests | None = None
+    spec: CorpusSpec, rows: Mapping[str, SourceRows], out: Path, digests: _Digests | None = None
 ) -> ShardedOutput:
     """The planned shards. Their key is a digest of everything that affects the content."""
-    digests = digests or _digests(job, rows)
-    settings = job.augmenter.settings
+    digests = digests or _digests(spec, rows)
+    settings = spec.augmenter.settings
     settings = {name: value for name, value in settings.items() if _MODEL_DIGESTS.get(name) not in settings}
-    tasks = [[task, job.copies[task], *digests[task]] for task in rows]
-    augmenter_key = [job.augmenter.name, job.augmenter.schema.names, settings]
-    key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, job.shard_copies]))
-    counts = (*COUNTS, *job.augmenter.counted)
-    return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.augmenter.schema, counts, _DICTIONARY))
+    tasks = [[task, spec.copies[task], *digests[task]] for task in rows]
+    augmenter_key = [spec.augmenter.name, spec.augmenter.schema.names, settings]
+    key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, spec.shard_copies]))
+    counts = (*COPY_COUNTS, *spec.augmenter.counted)
+    return ShardedOutput(
+        out, key, _plan(spec, rows), ParquetFormat(spec.augmenter.schema, counts, _DICTIONARY)
+    )
 
 
-def _plan(job: CorpusJob, rows: Mapping[str, SourceRows]) -> list[PlannedShard]:
+def _plan(spec: CorpusSpec, rows: Mapping[str, SourceRows]) -> list[PlannedShard]:
     shards = []
     for task, part in rows.items():
-        step = max(1, job.shard_copies // job.copies[task])
+        step = max(1, spec.shard_copies // spec.copies[task])
         for number, start in enumerate(range(0, len(part), step)):
             numbers = range(start, min(start + step, len(part)))
-            shards.append(PlannedShard(f"data/{task}-{number:05d}.parquet", task, numbers, job.copies[task]))
+            shards.append(PlannedShard(f"data/{task}-{number:05d}.parquet", task, numbers, spec.copies[task]))
     return shards
 
 
 def _describe(
-    job: CorpusJob,
+    spec: CorpusSpec,
     rows: Mapping[str, SourceRows],
     output: ShardedOutput,
     recorded: Mapping[str, str],
@@ -233,36 +235,36 @@ def _describe(
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries(recorded)
-    tasks, counts = [], dict.fromkeys(job.augmenter.counted, 0)
+    tasks, counts = [], dict.fromkeys(spec.augmenter.counted, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
-        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in COUNTS)
+        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in COPY_COUNTS)
         counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
         entry = CorpusTask(
             name=task,
             texts=part.n_texts if isinstance(part, RowsInFiles) else len(part.texts),
-            copies=job.copies[task],
+            copies=spec.copies[task],
             source_rows=len(part),
             rows=count,
             source_digest=digests[task][0],
             words_changed=round(changed / max(words, 1), 6),
             unchanged=round(unchanged / max(count, 1), 6),
-            unlabelled=job.unlabelled.get(task, 0),
+            unlabelled=spec.unlabelled.get(task, 0),
             unlabelled_digest=digests[task][1],
         )
         tasks.append(entry)
     return CorpusManifest(
         format=CORPUS_FORMAT,
-        method=job.augmenter.name,
-        settings=job.augmenter.settings,
-        version=job.version,
-        command=job.command,
-        data=job.data,
+        method=spec.augmenter.name,
+        settings=spec.augmenter.settings,
+        version=spec.version,
+        command=spec.command,
+        data=spec.data,
         key=output.key,
         tasks=tuple(tasks),
         shards=entries,
-        kind=job.augmenter.kind,
+        kind=spec.augmenter.kind,
         counts=counts,
     )

@@ -94,7 +94,7 @@ def _tag_parts(inputs: tuple[list[_Part], Tagger]) -> TaggedBlock:
 
 
 def _texts_of(rows: FileRows, column: int, indices: np.ndarray) -> Iterator[pa.Array]:
-    """The texts of a column at the sorted indices, some at a time."""
+    """The texts of a column at the sorted indices, in batches."""
     end = 0
     for part in require_no_errors(
         parse_tables(rows.task, rows.split, rows.raw_tables(), rows.first), rows.display_path

@@ -87,7 +87,7 @@ class TaggedTexts:
         out.
         """
         if isinstance(rows, FileRows):
-            assert self.numbers is not None, "these texts were tagged in files, too"
+            assert self.numbers is not None, "these texts were also tagged in files"
             of_rows = [column[rows.first : rows.first + len(rows)] for column in self.numbers]
         else:
             of_rows = self.of_rows(rows)

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from tasks.common.errors import UserError, brief
 from tasks.common.files import is_plain_path
-from tasks.common.records import Count, Fraction, Record, Size, Text, Width, check_record, read_record
+from tasks.common.records import Count, Dropout, Record, Size, Text, Width, check_record, read_record
 from tasks.task import Task
 from tasks.task_file import check_task
 from tasks.tokens.reader import InputFormat
@@ -53,7 +53,7 @@ class ModelInfo(Record):
 
     max_length: Size = 128
     head_hidden_size: Width = 512
-    dropout: Fraction = 0.1
+    dropout: Dropout = 0.1
     base: str | None = None
     scores: dict[str, SavedScores] = field(default_factory=dict)
     stride: Count = 128

@@ -98,7 +98,7 @@ class OutputSpec(Record):
         return replace(self, **restricted)
 
     @property
-    def tokens(self) -> bool:
+    def has_token_vectors(self) -> bool:
         """True if any output has one vector per token, which needs the same tokenisation on both sides."""
         return (
             self.sequence

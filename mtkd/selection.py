@@ -47,9 +47,9 @@ class Selection(Record):
         """True if [SEP] is never kept."""
         return self.ranked and self.token_selection != "att"
 
-    def n_kept_activations(self, width: int) -> int:
-        """How many activations of a vector of `width` are kept; at least one."""
-        return max(1, min(width, round(self.width * width)))
+    def n_kept_activations(self, size: int) -> int:
+        """How many activations of a vector of this size are kept; at least one."""
+        return max(1, min(size, round(self.width * size)))
 
     def covers(self, other: Selection) -> bool:
         """True if everything that `other` keeps is also kept by this selection."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import seconds, status_bytes
 
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.masking import Masking
 from tasks.data.rows import Rows
 
@@ -47,9 +47,9 @@ def mask_lines(lines: list[str], copies: int) -> None:
     """Mask the lines with mtkd and write the corpus to a new directory."""
     uids = pa.array([f"bench/train/{number}" for number in range(len(lines))])
     rows = Rows("bench", "train", uids, (pa.array(lines),), np.full(len(lines), np.nan))
-    job = CorpusJob(Masking(p=0.1), {"bench": copies}, "sentences", "bench", "scripts/bench_masking.py")
+    spec = CorpusSpec(Masking(p=0.1), {"bench": copies}, "sentences", "bench", "scripts/bench_masking.py")
     with tempfile.TemporaryDirectory() as directory:
-        write_corpus(job, {"bench": rows}, Path(directory) / "corpus")
+        write_corpus(spec, {"bench": rows}, Path(directory) / "corpus")
 
 
 def _with_nlpaug(masker: Any, lines: list[str], copies: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from measuring import seconds
 
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.replacement import COPIES, Replacement
 from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
@@ -57,12 +57,12 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
     words = len(tagged.ids)
     click.echo(f"{chosen.name}: {len(tagged.texts):,} texts, {words:,} words in {spent:.1f} s")
     augmenter = Replacement({task: tagged}, chosen.name)
-    job = CorpusJob(augmenter, {task: copies}, data, "bench", "scripts/bench_replacement.py")
+    spec = CorpusSpec(augmenter, {task: copies}, data, "bench", "scripts/bench_replacement.py")
     rates = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as temporary:
             out = Path(temporary) / "c"
-            spent = seconds(partial(write_corpus, job, {task: rows}, out, workers=Workers(workers)))
+            spent = seconds(partial(write_corpus, spec, {task: rows}, out, workers=Workers(workers)))
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))
     click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} per second ({shown})")

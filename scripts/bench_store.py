@@ -193,26 +193,26 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
 def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
     """Compare building a store with only the teacher's forward pass."""
     prepared = prepare_store(request(data, home / "teacher", "hsk-tinybert-4", rows))
-    job = prepared.job
+    spec = prepared.spec
     accelerator = make_accelerator()
-    collate = Collator(job.teacher.reader)
+    collate = Collator(spec.teacher.reader)
     fp32_rates: list[float] = []
     for precision in ("fp32", "bf16"):
         built, plain = [], []
         for number in range(rounds):
             out = home / f"built-{precision}-{number}"
             started = time.perf_counter()
-            write_missing_shards(replace(job, precision=precision), out, accelerator, {})
-            built.append(rows * len(job.tasks) / (time.perf_counter() - started))
+            write_missing_shards(replace(spec, precision=precision), out, accelerator, {})
+            built.append(rows * len(spec.tasks) / (time.perf_counter() - started))
             started = time.perf_counter()
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                for shard in job.shards:
-                    encoded = job.data[shard.task].take(np.asarray(shard.rows))
+                for shard in spec.shards:
+                    encoded = spec.data[shard.task].take(np.asarray(shard.rows))
                     lengths = collate.reader.lengths(encoded.texts)
-                    for numbers in length_sorted_batches(lengths, job.batch_size):
+                    for numbers in length_sorted_batches(lengths, spec.batch_size):
                         batch = collate(encoded, numbers)
-                        job.teacher(batch.inputs, shard.task)
-            plain.append(rows * len(job.tasks) / (time.perf_counter() - started))
+                        spec.teacher(batch.inputs, shard.task)
+            plain.append(rows * len(spec.tasks) / (time.perf_counter() - started))
         fp32_rates = fp32_rates or plain
         print(f"build in {precision}: {rows} rows per task")
         report("forward pass only", "forward pass only", plain, plain, "rows/s")

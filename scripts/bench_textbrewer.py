@@ -45,7 +45,7 @@ from torch import Tensor
 
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.trainer import Trainer
-from tasks.data.plain_text import TEXT, TextFiles
+from tasks.data.plain_text import TEXT_TASK, TextFiles
 from tasks.tokens.encoding import Encoded
 
 Block = dict[str, Rows]  # the rows of one round, "in buckets" and "at random"
@@ -106,10 +106,10 @@ def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, coun
     device = trainer.accelerator.device
     batch = trainer.batches.source.collate(pool, rows).to(device)
     with torch.no_grad():
-        teacher = source.outputs(TEXT, batch)
-        counts = inner.objective.num_items(TEXT, batch)
-        _, values = inner(TEXT, batch, teacher, counts, 0.0, counts)
-        student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
+        teacher = source.outputs(TEXT_TASK, batch)
+        counts = inner.objective.num_items(TEXT_TASK, batch)
+        _, values = inner(TEXT_TASK, batch, teacher, counts, 0.0, counts)
+        student = inner.model(batch.inputs, TEXT_TASK.head, inner.objective.student_need)
         distiller.model_T.eval(), distiller.model_S.eval()
         inputs = {name: value.to(device) for name, value in next(iter(padded(pool, trainer, [rows]))).items()}
         total, parts = distiller.train_on_batch(inputs, other.more)

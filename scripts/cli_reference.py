@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from mtkd.cli.main import cli
-from tasks.common.markdown import markdown_cell
+from tasks.common.text_format import markdown_cell
 
 TITLE = """# Command line
 

@@ -29,7 +29,7 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.text_batches import TextBatches
 from mtkd.training.trainer import Trainer
 from tasks.common.hub_loading import DEFAULT_ENCODER
-from tasks.data.plain_text import TEXT, TextFiles
+from tasks.data.plain_text import TEXT_TASK, TextFiles
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.tokeniser import Tokeniser
@@ -94,7 +94,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, directory: Path) -> Tra
     torch.manual_seed(stage.train.seed)
     accelerator = make_accelerator()
     student, teacher = model(job.student), model(TEACHER).to(accelerator.device)
-    objective = build_objective(stage.terms, student.encoder.spec, teacher.encoder.spec, [TEXT])
+    objective = build_objective(stage.terms, student.encoder.spec, teacher.encoder.spec, [TEXT_TASK])
     trainer = Trainer(
         accelerator,
         student,

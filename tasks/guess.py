@@ -31,7 +31,7 @@ from tasks.guess_labels import (
     score_range,
 )
 from tasks.task_types import task_type, task_type_names
-from tasks.task_types.labels import label_texts, missing
+from tasks.task_types.labels import label_texts, means_unlabelled
 
 GUESSED_TYPES = ("classify", "regress", "multilabel", "span")
 _WORD = re.compile(r"[a-z]+")
@@ -65,7 +65,7 @@ class Guess:
         range: lowest and highest score (regress).
         unanswerable: True if rows have no answer (span).
         others: text columns that were not chosen.
-        other_labels: columns that could be the label, too; empty if its name says that it is.
+        other_labels: other columns that could be the label; empty if its name says that it is.
     """
 
     kind: str
@@ -189,7 +189,7 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
 
     def unlikely(name: str) -> tuple[bool, int, int]:
         usual = set(_WORD.findall(name.lower())) & {*_LABELS, *SCORES}
-        return not usual, int(missing(texts[name]).sum()), fitting[name]
+        return not usual, int(means_unlabelled(texts[name]).sum()), fitting[name]
 
     return sorted(fitting, key=unlikely)
 

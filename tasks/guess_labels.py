@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
 from tasks.data.raw_table import is_list_column
-from tasks.task_types.labels import label_texts, missing, split_label_list
+from tasks.task_types.labels import label_texts, means_unlabelled, split_label_list
 
 MAX_LABELS = 1000
 SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
@@ -43,7 +43,7 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
 def guessed_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> pa.Array:
     """`label_texts`; if all are numbers, whole numbers without a decimal point, as in a column of numbers."""
     texts = label_texts(column, name)
-    if as_numbers(texts.filter(pa.array(~missing(texts))).unique().to_pylist()) is None:
+    if as_numbers(texts.filter(pa.array(~means_unlabelled(texts))).unique().to_pylist()) is None:
         return texts
     return pc.replace_substring_regex(texts, r"^([+-]?\d+)\.0*$", r"\1")
 
@@ -54,7 +54,7 @@ def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
         return pa.array([_is_no_score(text) for text in guessed_texts(column).to_pylist()])
-    return pa.array(missing(guessed_texts(column)))
+    return pa.array(means_unlabelled(guessed_texts(column)))
 
 
 def _is_no_score(text: str | None) -> bool:
@@ -154,7 +154,7 @@ def _are_nearly_scores(
 def plain_values(column: pa.ChunkedArray) -> list[str]:
     """The labels of the labelled rows, as text."""
     texts = guessed_texts(column)
-    return [text for text, gone in zip(texts.to_pylist(), missing(texts), strict=True) if not gone]
+    return [text for text, gone in zip(texts.to_pylist(), means_unlabelled(texts), strict=True) if not gone]
 
 
 def as_numbers(values: Iterable[str]) -> list[float] | None:
@@ -185,7 +185,7 @@ def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
     if is_nested_column(column.type):
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
     texts = guessed_texts(column)
-    values = zip(texts.to_pylist(), missing(texts), strict=True)
+    values = zip(texts.to_pylist(), means_unlabelled(texts), strict=True)
     split = split_label_list if kind == "multilabel" else lambda text: [text]
     return [[] if gone else split(text) for text, gone in values]
 

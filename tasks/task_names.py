@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from tasks.common.argument_markers import Expected
 from tasks.common.errors import UserError, a_type, unknown
-from tasks.common.hint_words import Expected
 from tasks.glue import TASKS
 from tasks.task import Task
 

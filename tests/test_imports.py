@@ -22,6 +22,7 @@ ROWS = (
         "selection",
         "outputs",
         "model_files",
+        "run_record",
         "runtime",
         "time_trial",
     ),
@@ -35,7 +36,8 @@ ROWS = (
         "teachers",
         "knowledge_store",
     ),
-    ("training", "evaluation", "onnx_export"),
+    ("evaluation", "onnx_export"),
+    ("training",),
     ("recipes", "grids"),
     ("jobs",),
     ("reporting",),
@@ -141,6 +143,7 @@ def test_the_import_rule_on_examples():
     assert not allowed("mtkd.output_files.sharded_output", "mtkd.outputs")
     assert not allowed("mtkd.training.trainer", "augment.masking")
     assert not allowed("mtkd.training.trainer", "mtkd.jobs.refine")
+    assert not allowed("mtkd.evaluation.scoring", "mtkd.training.trainer")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
+from augment.questions.prompt_formats import PROMPT_FORMATS, PromptFormat, check_vocabulary, published_format
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import load_pretrained
 from tasks.common.digests import check_digests
@@ -27,7 +27,7 @@ from tasks.common.records import (
     Size,
     Text,
     Units,
-    Vocabulary,
+    VocabularySize,
     check_record,
     check_value,
     read_record,
@@ -49,7 +49,7 @@ class _Sizes(TypedDict):
     d_ff: Size
     num_layers: Depth
     num_heads: Units
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     relative_attention_num_buckets: Units
     decoder_start_token_id: Count
     eos_token_id: Count | list[Count]
@@ -58,7 +58,7 @@ class _Sizes(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class _Trained(_Sizes):
-    """What the configuration of a generator that mtkd trained says, too."""
+    """What the configuration of a generator that mtkd trained says in addition."""
 
     num_decoder_layers: Depth
     feed_forward_proj: str
@@ -92,7 +92,7 @@ class Reading(Record):
     """The input format and the length limits of a generator.
 
     Attributes:
-        form: the prompt format, a key of `prompt_formats.FORMATS`.
+        form: the prompt format, a key of `prompt_formats.PROMPT_FORMATS`.
         max_input, max_output: maximum number of tokens in a prompt and in a question.
     """
 
@@ -101,11 +101,11 @@ class Reading(Record):
     max_output: Annotated[int, Field(ge=2, le=10_000)] = 48
 
     @property
-    def format(self) -> Format:
+    def format(self) -> PromptFormat:
         """The prompt format; UserError if there is none of that name."""
-        if self.form not in FORMATS:
-            raise unknown("format", self.form, FORMATS)
-        return FORMATS[self.form]
+        if self.form not in PROMPT_FORMATS:
+            raise unknown("format", self.form, PROMPT_FORMATS)
+        return PROMPT_FORMATS[self.form]
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,18 @@ def load_generator(name: str, **changes: Any) -> Generator:
     from transformers import AutoModelForSeq2SeqLM
 
     check_digests(Path(name))
-    reading = dataclasses.replace(read_reading(name), **{k: v for k, v in changes.items() if v is not None})
+    reading = dataclasses.replace(
+        recorded_reading(name), **{k: v for k, v in changes.items() if v is not None}
+    )
     form = reading.format
-    config, tokenizer = load_shell(name)
+    config, tokenizer = load_config_and_tokeniser(name)
     check_vocabulary(tokenizer, config, form)
     recorded = (Path(name) / RECORD).is_file() or changes.get("form")
     if not recorded and published_format(name) is None:
         warnings.warn(
-            _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(FORMATS)), MtkdWarning, stacklevel=2
+            _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(PROMPT_FORMATS)),
+            MtkdWarning,
+            stacklevel=2,
         )
     model, lost = load_pretrained(AutoModelForSeq2SeqLM, name, "generator")
     if lost:
@@ -149,7 +153,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
     return Generator(name, model, tokenizer, reading)
 
 
-def load_shell(name: str) -> tuple[Any, Any]:
+def load_config_and_tokeniser(name: str) -> tuple[Any, Any]:
     """Load the configuration and the tokeniser of a T5 without its weights; UserError if it is not a T5."""
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging
@@ -186,7 +190,7 @@ def _not_a_t5(name: str, model_type: Any) -> UserError:
     )
 
 
-def read_reading(name: str) -> Reading:
+def recorded_reading(name: str) -> Reading:
     """Read the record next to the model; for one without, the defaults or a published generator's format."""
     path = Path(name) / RECORD
     if not path.is_file():

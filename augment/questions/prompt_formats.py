@@ -12,7 +12,7 @@ from tasks.common.errors import UserError
 
 
 @dataclass(frozen=True)
-class Format:
+class PromptFormat:
     """A prompt format.
 
     Attributes:
@@ -50,17 +50,17 @@ class Format:
         )
 
 
-FORMATS: dict[str, Format] = {
-    "context": Format("context", "{context}"),
-    "answer": Format("answer", "answer: {answer} context: {context}"),
-    "sentence": Format("sentence", "answer: {answer} context: {context}", sentence=True),
-    "lmqg": Format("lmqg", "generate question: {before}<hl> {answer} <hl>{after}"),
-    "lmqg-mt5": Format("lmqg-mt5", "{before}<hl> {answer} <hl>{after}"),
-    "valhalla": Format("valhalla", "generate question: {before} <hl> {answer} <hl> {after}"),
-    "t5-v1_1": Format(  # a blank to fill in, which is all that this model was trained for
+PROMPT_FORMATS: dict[str, PromptFormat] = {
+    "context": PromptFormat("context", "{context}"),
+    "answer": PromptFormat("answer", "answer: {answer} context: {context}"),
+    "sentence": PromptFormat("sentence", "answer: {answer} context: {context}", sentence=True),
+    "lmqg": PromptFormat("lmqg", "generate question: {before}<hl> {answer} <hl>{after}"),
+    "lmqg-mt5": PromptFormat("lmqg-mt5", "{before}<hl> {answer} <hl>{after}"),
+    "valhalla": PromptFormat("valhalla", "generate question: {before} <hl> {answer} <hl> {after}"),
+    "t5-v1_1": PromptFormat(  # a blank to fill in, which is all that this model was trained for
         "t5-v1_1", "{context} Answer: {answer} Question: <extra_id_0>", end="<extra_id_1>"
     ),
-    "flan": Format("flan", 'Write a question about this text whose answer is "{answer}": {context}'),
+    "flan": PromptFormat("flan", 'Write a question about this text whose answer is "{answer}": {context}'),
 }
 _PUBLISHED = {  # the names of generators on the hub
     r"lmqg/mt5-.*-qg(-trimmed-.*)?": "lmqg-mt5",
@@ -79,7 +79,7 @@ def published_format(name: str) -> str | None:
     return next((form for pattern, form in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
 
 
-def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
+def check_vocabulary(tokenizer: Any, config: Any, form: PromptFormat) -> None:
     """Check that the model can read prompts of this format and end a question.
 
     Raises:

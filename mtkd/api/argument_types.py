@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from mtkd.output_files.worker_pools import Engine as Engine
+from tasks.common.argument_checks import later
+from tasks.common.argument_markers import Expected, IsPath
 from tasks.common.arguments import Device as Device
-from tasks.common.hint_checks import later
-from tasks.common.hint_words import Expected, IsPath
 
 if TYPE_CHECKING:
     from torch.nn import Module

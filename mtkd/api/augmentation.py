@@ -251,7 +251,7 @@ def _write(
 ) -> WrittenCorpus:
     """Load or scan the rows, and write their copies."""
     from augment.copies_warnings import copies_warnings
-    from augment.corpus_writer import CorpusJob, total_copies, write_corpus
+    from augment.corpus_writer import CorpusSpec, total_copies, write_corpus
     from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
     from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
@@ -276,10 +276,10 @@ def _write(
             rows[task.name] = loaded[task.name]
     to_prepare: Any = rows if getattr(method, "reads_files", False) else loaded
     ready = method.prepare(to_prepare, workers)
-    job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
-    with progress("copying", total_copies(job, rows), unit="copies") as advance:
+    spec = CorpusSpec(ready, copies, source.name, __version__, command, ready.shard_copies, added)
+    with progress("copying", total_copies(spec, rows), unit="copies") as advance:
         written = write_corpus(
-            job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, group=group
+            spec, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, group=group
         )
     for text in copies_warnings(written.manifest) if group.first else ():
         warn_caller(text)

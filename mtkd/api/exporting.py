@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mtkd.api.argument_types import Model
 from mtkd.output_files.remote_paths import remote_paths
+from tasks.common.argument_markers import Range
 from tasks.common.arguments import PositiveInt, checked
-from tasks.common.hint_words import Range
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ def compare(
             task. It also replaces the teacher that a grid refines.
         teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
             does not name them.
-        store: a knowledge store to use instead of the teacher; may contain `{task}`, too.
-        corpus: an augmented corpus for cells that use one; may contain `{task}`, too.
+        store: a knowledge store to use instead of the teacher; may also contain `{task}`.
+        corpus: an augmented corpus for cells that use one; may also contain `{task}`.
         encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
             grid's, or the one that the teacher started from.
         text: plain text for cells that are first trained on it.
@@ -117,8 +117,8 @@ def compare(
 def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """Load a grid with the arguments of `compare`; returns the grid and the inputs of its runs."""
     from mtkd.grids import load_grid
-    from mtkd.jobs.distillation.teacher_names import parse_labels
     from mtkd.jobs.grid.grid_jobs import GridInputs
+    from mtkd.teachers.teacher_names import parse_labels
 
     changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
     changes |= {} if arguments["reference"] is None else {"reference": arguments["reference"]}

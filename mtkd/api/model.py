@@ -12,17 +12,17 @@ from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.distillation.find_teachers import label_limit, pretrained_encoder
-from mtkd.jobs.distillation.teacher_names import as_pair
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.jobs.model_origin import label_limit, pretrained_encoder
 from mtkd.jobs.open_model import EvaluatedModel
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import read_run_record
+from mtkd.teachers.teacher_names import as_pair
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError, a_type
 from tasks.common.progress import progress

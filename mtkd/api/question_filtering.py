@@ -48,20 +48,20 @@ def filter_questions(
     Raises:
         UserError: the corpus or the teacher cannot be used, or no question is left.
     """
-    from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
+    from augment.questions.filtering.filter_corpus import FilterSpec, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
     from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
     processes = Workers(workers, engine, address)
-    job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
+    spec = FilterSpec(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     group = join_process_group()  # must come first: it sets the device of this process
     answerer = load_answerer(Path(teacher), "cpu" if processes.in_other_processes else None)
     load = partial(_load_in_worker, path_for_workers(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:
         return filter_corpus(
-            job,
+            spec,
             answerer,
             Path(out),
             workers=processes,

@@ -73,14 +73,10 @@ def train_questions(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     from augment.questions.generator import Reading
+    from augment.questions.training.config import FROM_SCRATCH, GeneratorTrainingConfig
     from augment.questions.training.from_scratch import NewModelShape
     from augment.questions.training.prompts import span_task
-    from augment.questions.training.train_generator import (
-        FROM_SCRATCH,
-        TrainingPlace,
-        TrainJob,
-        train_generator,
-    )
+    from augment.questions.training.train_generator import TrainingPlace, train_generator
     from mtkd.device import find_device, keep_memory
     from mtkd.precision import warn_of_slow_bf16
 
@@ -91,7 +87,7 @@ def train_questions(
                 f"`{name}={value}` has no effect on {model}, which has sizes of its own",
                 hint=f"leave it out, or train a new T5: `model='{FROM_SCRATCH}'`",
             )
-    job = TrainJob(
+    config = GeneratorTrainingConfig(
         str(model),
         Reading(format, max_input, max_output),
         shape,
@@ -107,7 +103,7 @@ def train_questions(
     training_place = TrainingPlace(Path(out), find_device(device), __version__, command, overwrite)
     warn_of_slow_bf16(precision, training_place.device, warn_caller)
     with keep_memory():
-        return train_generator(job, open_data(data), span_task(resolve(task, data=data)), training_place)
+        return train_generator(config, open_data(data), span_task(resolve(task, data=data)), training_place)
 
 
 @checked
@@ -159,10 +155,10 @@ def generate_questions(
         if ready.estimate:
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
-        total = total_copies(ready.job, ready.rows)
+        total = total_copies(ready.spec, ready.rows)
         with progress("questions", total, unit="questions") as advance:
             written = write_corpus(
-                ready.job,
+                ready.spec,
                 ready.rows,
                 Path(out),
                 workers=processes,
@@ -244,5 +240,5 @@ def _prepared(
         ready = prepare_generation(config, name, torch_device, __version__, command, **where)
         stack.callback(ready.close)
         if ready.estimate:  # before anything is paid for
-            check_corpus_output(ready.job, ready.rows, Path(out), overwrite=overwrite)
+            check_corpus_output(ready.spec, ready.rows, Path(out), overwrite=overwrite)
         yield ready

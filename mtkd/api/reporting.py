@@ -76,7 +76,7 @@ def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     Returns:
         The files that were written.
     """
-    from mtkd.evaluation.knowledge_curve import plot_knowledge, read_points
+    from mtkd.reporting.knowledge_curve import plot_knowledge, read_points
 
     return plot_knowledge(read_points([Path(run) for run in runs]), Path(out))
 

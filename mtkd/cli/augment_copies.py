@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     command_line,
     data_option,
@@ -79,7 +80,7 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: A
     """Write masked copies of training rows and of unlabelled rows (MKD, after Tang et al.).
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 
@@ -107,7 +108,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 
@@ -131,7 +132,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options
 @click.option(
     "--candidates",
     default=15,
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     help="number of words from which a replacement is drawn",
 )
 @_copies_20_option
@@ -142,7 +143,7 @@ def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **opti
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
     After an interruption, the same command resumes.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
 

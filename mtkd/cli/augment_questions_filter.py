@@ -67,7 +67,7 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     """Keep the questions that a teacher can answer, and add unanswerable ones.
 
     After an interruption, the same command resumes, and the corpus is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
     from mtkd.output_files.distributed import join_process_group

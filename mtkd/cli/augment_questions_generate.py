@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd.cli.option_values import BatchSizeType, json_value
+from mtkd.cli.option_values import NON_NEGATIVE_INT, POSITIVE_INT, BatchSizeType, json_value
 from mtkd.cli.options import (
-    POSITIVE_INT,
     command_line,
     echo,
     out_option,
@@ -131,7 +130,7 @@ _POSITIVE_FLOAT = click.FloatRange(min=0, min_open=True)
     help="seconds to wait for a response of an endpoint",
 )
 @click.option(
-    "--retries", default=5, type=click.IntRange(min=0), help="maximum retries of a request to an endpoint"
+    "--retries", default=5, type=NON_NEGATIVE_INT, help="maximum retries of a request to an endpoint"
 )
 @click.option(
     "--price-in", type=click.FloatRange(min=0), help="price per million input tokens, for the estimate"
@@ -145,7 +144,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
 
     After an interruption, the same command resumes, and the corpus is byte-identical (an endpoint is asked
     only for what is missing).
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
     from mtkd.output_files.distributed import join_process_group

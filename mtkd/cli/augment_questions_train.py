@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
-    POSITIVE_INT,
     command_line,
     data_option,
     eval_limit_option,

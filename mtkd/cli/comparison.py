@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     data_option,
@@ -42,7 +43,7 @@ _ALL = "all"  # given as GRID: all built-in grids
     "that of --teacher]",
 )
 @click.option(
-    "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may contain {task}, too"
+    "--store", metavar="DIR", help="a knowledge store to use instead of the teacher; may also contain {task}"
 )
 @click.option("--out", metavar="DIR", type=PATH, help="output directory; not needed with --dry-run")
 @click.option(
@@ -52,7 +53,7 @@ _ALL = "all"  # given as GRID: all built-in grids
     help="plain text for cells that are first trained on it",
 )
 @click.option(
-    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; may contain {task}, too"
+    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; may also contain {task}"
 )
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option(
@@ -63,7 +64,7 @@ _ALL = "all"  # given as GRID: all built-in grids
 @click.option("--seeds", help="replace the grid's seeds (comma-separated)")
 @click.option(
     "--epochs",
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     help="epochs of the reference cell, divided among its stages; the other cells train for as many steps "
     "(the table says where steps differ)",
 )
@@ -98,7 +99,7 @@ _ALL = "all"  # given as GRID: all built-in grids
 @click.option(
     "--jobs",
     default=1,
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     metavar="N",
     help="number of runs at the same time; the CPU cores are divided among them",
 )

@@ -9,19 +9,13 @@ import click
 
 import mtkd
 from mtkd.cli.flags import as_options
+from mtkd.cli.option_values import NON_NEGATIVE_INT
 from mtkd.cli.options import data_option, echo, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
     from tasks.checks.data_report import DataReport
     from tasks.checks.split_report import SplitReport
 
-# Kind of problem -> hint.
-_HINTS = {
-    "unknown label": "correct the labels in the file, or add them to `labels` in the task file",
-    "out of range": "correct the scores in the file, or change `range` in the task file",
-    "not a number": 'correct the scores in the file; for labels that are texts, use kind = "classify" in the '
-    "task file",
-}
 _MAX_LABELS = 6  # of a split with more labels, only the most and the least frequent one are printed
 
 
@@ -44,7 +38,7 @@ def data() -> None:
     "--list",
     "max_lines",
     default=50,
-    type=click.IntRange(min=0),
+    type=NON_NEGATIVE_INT,
     help="print at most N problems (0 = all)",
 )
 @report_options
@@ -95,14 +89,26 @@ def _draw(report: DataReport, max_lines: int) -> None:
         echo(
             f"... and {counted(len(lines) - max_lines, 'more line')} (--list 0 prints all, --json every row)"
         )
-    kinds = {problem.kind for problem in report.all_problems}
-    for hint in (hint for kind, hint in _HINTS.items() if kind in kinds):
+    for hint in _hints({problem.kind for problem in report.all_problems}):
         echo(f"  hint: {hint}")
     warnings = len(report.all_problems) - report.error_count
     totals = counted(report.error_count, "error"), counted(warnings, "warning")
     is_summary = len(lines) != len(report.all_problems)
     summary = f", summarised in {counted(len(lines), 'line')}" if is_summary else ""
     echo(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}{summary}")
+
+
+def _hints(kinds: set[str]) -> list[str]:
+    """How to correct problems of these kinds."""
+    from tasks.task_types.labels import NOT_A_NUMBER, OUT_OF_RANGE, UNKNOWN_LABEL
+
+    hints = {
+        UNKNOWN_LABEL: "correct the labels in the file, or add them to `labels` in the task file",
+        OUT_OF_RANGE: "correct the scores in the file, or change `range` in the task file",
+        NOT_A_NUMBER: "correct the scores in the file; for labels that are texts, use "
+        'kind = "classify" in the task file',
+    }
+    return [hint for kind, hint in hints.items() if kind in kinds]
 
 
 def _balance(split: SplitReport) -> str:

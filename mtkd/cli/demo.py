@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from mtkd.cli.option_values import NON_NEGATIVE_INT
 from mtkd.cli.options import echo, quiet_option, say, table
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import read_run_record
 from tasks.common.files import write_json
 
 # Step of the pipeline -> its name in demo.json.
@@ -39,7 +40,7 @@ TINY: dict[str, Any] = {
 @click.option(
     "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="output directory"
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="random seed")
+@click.option("--seed", default=0, show_default=True, type=NON_NEGATIVE_INT, help="random seed")
 @click.option("--overwrite", is_flag=True, help="start over instead of resuming the last demo")
 @click.option(
     "--tiny",

@@ -9,6 +9,7 @@ import click
 
 import mtkd
 from mtkd.cli.measure import model_option
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import PATH, report_options, say, show, table
 from mtkd.cli.unused_options import refuse_options
 
@@ -41,7 +42,7 @@ from mtkd.cli.unused_options import refuse_options
 @click.option(
     "--data", metavar="pocket|hub|DIR", help="labelled rows on which both the model and the export are scored"
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split of --data")
+@click.option("--limit", type=POSITIVE_INT, metavar="N", help="at most N rows per split of --data")
 @click.option("--overwrite", is_flag=True, help="replace another export in --out")
 @report_options
 def export(model: Path, json_file: str | None, **options: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import mtkd
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     command_line,
@@ -28,7 +29,7 @@ from mtkd.cli.options import (
 from mtkd.cli.unused_options import refuse_other_options
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError, counted, warn_caller
-from tasks.common.plain_text import duration_text, size_text
+from tasks.common.text_format import duration_text, size_text
 
 # The parameters that apply to --repair.
 _REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")
@@ -72,9 +73,7 @@ contents_options = stack(
         default="fp32",
         help="precision in which the teacher runs",
     ),
-    click.option(
-        "--batch", type=click.IntRange(min=1), default=32, help="rows per forward pass of the teacher"
-    ),
+    click.option("--batch", type=POSITIVE_INT, default=32, help="rows per forward pass of the teacher"),
 )
 
 
@@ -138,7 +137,7 @@ def build(
     """Run the teacher on all rows, and store the outputs that the recipe needs.
 
     After an interruption, the same command resumes, and the output is byte-identical.
-    Under torchrun or `accelerate launch`, the work is sharded across processes, too.
+    Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from accelerate import PartialState
 

@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _first_missing(name: str) -> str:
-    """ "torch" if it is missing, too, because other packages are missing with it; else the given name."""
+    """The package to name in the error: torch if it is missing, since others are then missing with it."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:

@@ -9,6 +9,7 @@ import click
 
 import mtkd
 from mtkd.cli.flags import as_options
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     data_option,
@@ -41,7 +42,7 @@ models_option = click.option(
 )
 MAX_CLASSES = 20  # in the printed table of classes
 CONFUSION_CLASSES = 8  # in the printed confusion matrix
-batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), help="rows per forward pass")
+batch_option = click.option("--batch", default=64, type=POSITIVE_INT, help="rows per forward pass")
 
 
 @click.command()
@@ -52,7 +53,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 )
 @teacher_labels_option
 @click.option("--split", help="the split to score instead of validation; 'test' includes test_de, ...")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
+@click.option("--limit", type=POSITIVE_INT, metavar="N", help="at most N rows per split")
 @click.option("--report", is_flag=True, help="also print scores per class (--json always has them)")
 @click.option(
     "--against",
@@ -91,7 +92,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.evaluation.baseline import LINEAR
+    from mtkd.evaluation.baselines import LINEAR
     from mtkd.jobs.validation_scores import scores_record
 
     evaluation = mtkd.evaluate(model, data, tasks, **options)

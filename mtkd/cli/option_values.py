@@ -1,4 +1,4 @@
-"""Option types that click does not have: paths or URLs, JSON, and a batch size or "auto"."""
+"""Types of option values: whole numbers, paths or URLs, JSON, and a batch size or "auto"."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 from tasks.common.errors import UserError
 from tasks.common.urls import url_of
 
+POSITIVE_INT = click.IntRange(min=1)
+NON_NEGATIVE_INT = click.IntRange(min=0)
 _MAX_DEPTH = 100  # levels of nested lists and objects in JSON
 
 
@@ -85,4 +87,4 @@ class BatchSizeType(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         if value == "auto":
             return "auto"
-        return click.IntRange(min=1).convert(value, param, ctx)
+        return POSITIVE_INT.convert(value, param, ctx)

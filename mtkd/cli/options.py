@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mtkd.cli.option_values import PATH
+from mtkd.cli.option_values import NON_NEGATIVE_INT, PATH, POSITIVE_INT
 from tasks.common.arguments import MAX_THREADS
 from tasks.common.errors import UserError, plain
 from tasks.common.files import write_json
@@ -35,7 +35,6 @@ def stack(*options: Wrapper) -> Wrapper:
 
 
 THREADS = click.IntRange(1, MAX_THREADS)
-POSITIVE_INT = click.IntRange(min=1)
 
 
 def one_or_several(
@@ -63,7 +62,7 @@ corpora_option = click.option(
 )
 out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
 overwrite_option = click.option("--overwrite", is_flag=True, help="replace another run or output in --out")
-seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="random seed")
+seed_option = click.option("--seed", default=0, type=NON_NEGATIVE_INT, help="random seed")
 limit_option = click.option(
     "--limit",
     type=POSITIVE_INT,
@@ -104,7 +103,7 @@ unlabelled_option = click.option(
 )
 unlabelled_limit_option = click.option(
     "--unlabelled-limit",
-    type=click.IntRange(min=0),
+    type=NON_NEGATIVE_INT,
     metavar="N",
     help="at most N unlabelled rows per task (a seeded sample); 0 = none",
 )
@@ -175,7 +174,7 @@ def _options_of_training(lr_help: str) -> Wrapper:
         click.option("--steps", type=POSITIVE_INT, help="number of steps; same as --set train.steps=N"),
         click.option("--batch", type=POSITIVE_INT, help="rows per step; same as --set train.batch_size=N"),
         click.option("--lr", type=float, help=lr_help),
-        click.option("--seed", type=click.IntRange(min=0), help="random seed; same as --set train.seed=N"),
+        click.option("--seed", type=NON_NEGATIVE_INT, help="random seed; same as --set train.seed=N"),
         device_option,
         click.option(
             "--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"
@@ -183,7 +182,7 @@ def _options_of_training(lr_help: str) -> Wrapper:
         click.option(
             "--resume",
             is_flag=True,
-            help="fail if --out has no run to resume; runs are resumed without this option, too",
+            help="fail if --out has no run to resume; runs are also resumed without this option",
         ),
         overwrite_option,
         report_options,

@@ -13,9 +13,9 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.options import echo, out_option, report_options, show, table, teacher_labels_option
 from tasks.common.arguments import MAX_TOKENS
 from tasks.common.errors import UserError
-from tasks.common.plain_text import size_text
 from tasks.common.progress import is_quiet
 from tasks.common.reading import real_path
+from tasks.common.text_format import size_text
 
 
 @click.command()

@@ -9,6 +9,7 @@ import click
 
 import mtkd
 from mtkd.cli.measure import batch_option, models_option
+from mtkd.cli.option_values import POSITIVE_INT
 from mtkd.cli.options import (
     PATH,
     THREADS,
@@ -61,7 +62,7 @@ _FILE_OPTIONS = (
 @click.option(
     "--block",
     default=8192,
-    type=click.IntRange(min=1),
+    type=POSITIVE_INT,
     help="rows read at once, and sorted by length to save padding",
 )
 @click.option(

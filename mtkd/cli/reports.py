@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import mtkd
+from mtkd.cli.option_values import NON_NEGATIVE_INT
 from mtkd.cli.options import (
     PATH,
     out_option,
@@ -51,7 +52,7 @@ def report() -> None:
 @click.option(
     "--examples",
     default=10,
-    type=click.IntRange(min=0),
+    type=NON_NEGATIVE_INT,
     metavar="N",
     help="at most N rows on which two models disagree, per task; 0 = none",
 )
@@ -77,7 +78,7 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
 
     RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`.
     """
-    from mtkd.evaluation.knowledge_curve import curve, plot_knowledge, read_points
+    from mtkd.reporting.knowledge_curve import curve, plot_knowledge, read_points
 
     points = read_points(runs)
     files = plot_knowledge(points, out)

@@ -48,7 +48,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
 
     Nothing is trained: students with random weights are timed, in about a minute. With training rows
     (--data, or task files with [files]), students whose vocabulary is pruned to the tokens of these rows
-    are timed, too. The exit code is also 0 if no student reaches the targets; the closest one is then
+    are also timed. The exit code is also 0 if no student reaches the targets; the closest one is then
     printed.
     """
     from mtkd.jobs.suggest import NOTE

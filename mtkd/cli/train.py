@@ -134,10 +134,10 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     """
     from accelerate import PartialState
 
+    from mtkd.run_record import kept_weights
     from mtkd.training import run_directory
-    from mtkd.training.run_record import kept_weights
 
-    run_directory.command_line.set(command_line())
+    run_directory.recorded_command.set(command_line())
     started, time_before = time.monotonic(), _record_time(out)
     with interruptible(out):
         model = job()
@@ -166,7 +166,7 @@ def _record_time(out: Path) -> int | None:
 def draw_scores(record: dict[str, Any]) -> None:
     """Print the validation scores of a run's record."""
     from mtkd.evaluation.scoring import TaskScores, averages
-    from mtkd.training.run_record import start_scores
+    from mtkd.run_record import start_scores
 
     over_splits = averages(TaskScores(**scores) for scores in record["scores"].values())
     scored = record["scores"] | {f"{average.task}/average": average.to_json() for average in over_splits}

@@ -22,7 +22,7 @@ from tasks.task import Task
 
 ROWS_PER_BLOCK = 8192
 _ALL = 2**31 - 1  # rows
-FORMATS = ("jsonl", "csv", "tsv", "parquet")
+_FORMATS = ("jsonl", "csv", "tsv", "parquet")
 
 
 def predict_file(
@@ -108,8 +108,8 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
     Raises:
         UserError: there is no such file, both are the same file, or a format is unknown or unsuitable.
     """
-    if format is not None and format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    if format is not None and format not in _FORMATS:
+        raise unknown("format", format, _FORMATS)
     if source != STANDARD:
         require_file(source, "a file of rows, or - for standard input")
     if source != STANDARD and out.exists() and out.samefile(source):

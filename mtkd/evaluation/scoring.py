@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from mtkd.output_files.path_overlap import refuse_overlap
-from mtkd.training.run_record import RUN_FILE
+from mtkd.run_record import RUN_FILE
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError, counted
 from tasks.common.files import check_output_file

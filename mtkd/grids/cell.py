@@ -43,7 +43,7 @@ NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value
 
 
 class CellStep(StrictSettings):
-    """A run before or after that of a cell; in a grid also the name of the recipe alone.
+    """A run before or after that of a cell. In a grid, the name of the recipe can stand for it.
 
     Attributes:
         set: dotted setting -> value.
@@ -53,34 +53,34 @@ class CellStep(StrictSettings):
     set: SettingValues = Field(default_factory=dict)
 
 
-class First(CellStep):
+class FirstStep(CellStep):
     """The run on plain text that students start from.
 
     Attributes:
-        seed: of the one run for all seeds of the grid; "each" = one run for each of them.
+        seed: the seed of one run that all seeds of the grid share; "each" = one run for each of them.
     """
 
     seed: Seed | Literal["each"] = "each"
 
 
-class Finetuning(CellStep):
+class ThenStep(CellStep):
     """The fine-tuning of a cell's model.
 
     Attributes:
-        tasks: the tasks that it is fine-tuned on, each alone; None = those that it was trained on.
+        tasks: the tasks that it is fine-tuned on, one run for each; None = those that it was trained on.
     """
 
     tasks: TaskWords | None = None
 
 
-class Refine(StrictSettings):
+class RefineStep(StrictSettings):
     """The refining of the teacher of all cells.
 
     Attributes:
         encoder: the pretrained encoder, if none is given with the grid (`--encoder`).
         tasks: the tasks of the one teacher of all cells; None = one teacher for each entry of the grid's
             tasks.
-        seed: of the one teacher of all seeds; "each" = one teacher for each seed of the grid.
+        seed: the seed of one teacher that all seeds of the grid share; "each" = one teacher for each of them.
         set: dotted setting -> value.
     """
 
@@ -101,12 +101,12 @@ class Cell(StrictSettings):
         set: dotted setting -> value; overrides the grid.
         first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
             settings and seed; None = the grid's, False = none.
-        corpus: the directory of an augmented corpus to train on, too, or True for the one that is given with
-            the grid (`--corpus`). `{task}` in it is replaced by the task.
+        corpus: the directory of an augmented corpus to add to the training rows, or True for the one that is
+            given with the grid (`--corpus`). `{task}` in it is replaced by the task.
         then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
             scored.
-        steps_of: the cell whose number of steps this one trains for; it is evaluated as often, too.
-        limit: at most this many training rows per task; None = as the others (`--limit`).
+        steps_of: the cell from which this one takes its number of steps and of evaluations.
+        limit: the maximum number of training rows per task; None = as for the other cells (`--limit`).
         control: True adds the cell "NAME, labels" for the cell NAME: the same student, trained for as many
             steps on labels alone, without the cell's `corpus` and `limit`.
     """
@@ -114,9 +114,9 @@ class Cell(StrictSettings):
     recipe: str | None = None
     tasks: TaskSpecs = Field(default_factory=list)
     set: SettingValues = Field(default_factory=dict)
-    first: Annotated[First, NAME_ALONE] | Literal[False] | None = None
+    first: Annotated[FirstStep, NAME_ALONE] | Literal[False] | None = None
     corpus: bool | Text = False
-    then: Annotated[Finetuning, NAME_ALONE] | None = None
+    then: Annotated[ThenStep, NAME_ALONE] | None = None
     steps_of: str | None = None
     limit: PositiveInt | None = None
     control: bool = False

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
-from mtkd.grids.cell import NAME_ALONE, Bench, Cell, CellName, First, Refine, Seeds, SettingValues, TaskSpecs
+from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
+from mtkd.grids.cell import (
+    NAME_ALONE,
+    Bench,
+    Cell,
+    CellName,
+    FirstStep,
+    RefineStep,
+    Seeds,
+    SettingValues,
+    TaskSpecs,
+)
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.recipes.control import control_settings
 from mtkd.settings import DistillSettings
@@ -64,8 +74,8 @@ class Grid(StrictSettings):
     set: SettingValues = Field(default_factory=dict)
     cells: dict[CellName, Cell] = Field(min_length=1)
     bench: Bench = Bench()
-    first: Annotated[First, NAME_ALONE] | None = None
-    refine: Refine | None = None
+    first: Annotated[FirstStep, NAME_ALONE] | None = None
+    refine: RefineStep | None = None
     reference: str | None = None
     baselines: bool = True
 
@@ -78,14 +88,14 @@ class Grid(StrictSettings):
         shared = recipe_command(self.recipe_of(name)) == recipe_command(self.recipe)
         return (self.set if shared else {}) | self.cells[name].set
 
-    def first_of(self, name: str) -> First | None:
+    def first_of(self, name: str) -> FirstStep | None:
         """The run on plain text that a cell starts from, the settings of the grid's `first` included."""
         own = self.cells[name].first
         if own is None:
             return self.first if recipe_command(self.recipe_of(name)) in _ONLY_WITH["first"] else None
         if own and self.first and own.recipe == self.first.recipe:
             seed = own.seed if "seed" in own.model_fields_set else self.first.seed
-            return First(recipe=own.recipe, set=self.first.set | own.set, seed=seed)
+            return FirstStep(recipe=own.recipe, set=self.first.set | own.set, seed=seed)
         return own or None
 
     def task_specs_of(self, name: str) -> list[str]:
@@ -147,10 +157,10 @@ class Grid(StrictSettings):
             )
         control = control_settings(settings)
         if self.first_of(name) and _INIT not in self.sets_of(name):
-            control.pop(_INIT, None)  # it starts from the run on plain text, too
+            control.pop(_INIT, None)  # it also starts from the run on plain text
         sets = cell.set | control
-        shorter = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
-        return cell.model_copy(update={"set": sets, **shorter})
+        changes = {"corpus": False, "limit": None, "control": False, "steps_of": cell.steps_of or name}
+        return cell.model_copy(update={"set": sets, **changes})
 
     def check(self, has_teacher: bool = False) -> None:
         """Validate the settings of every cell.

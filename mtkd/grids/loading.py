@@ -76,7 +76,7 @@ def load_grid(
         if cell.steps_of in left_out:
             raise UserError(
                 f"the cell {cell_name!r} trains for as many steps as {cell.steps_of!r}, which is left out",
-                hint=f"leave {cell_name!r} out, too",
+                hint=f"also leave {cell_name!r} out",
             )
     # Controls come after `sets`, since they are made from a cell's settings, and keep their own.
     cells = {name: _overridden(cell, sets) for name, cell in grid.cells.items() if name not in left_out}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.device import find_device
-from mtkd.evaluation.baseline import (
+from mtkd.evaluation.baselines import (
     CONSTANT,
     COSINE,
     LINEAR,
@@ -20,10 +20,9 @@ from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
-from mtkd.jobs.distillation.find_teachers import label_limit, pretrained_encoder
-from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
+from mtkd.jobs.model_origin import label_limit, pretrained_encoder
 from mtkd.jobs.open_model import (
     EvaluatedModel,
     is_checkpoint,
@@ -35,6 +34,7 @@ from mtkd.jobs.open_model import (
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.label_order import order_warnings
+from mtkd.teachers.teacher_names import LabelsSpec, teacher_name
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
@@ -77,12 +77,12 @@ def evaluate(
         spec: the tasks; by default all that the model was trained on, as the model records them.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
-            `model`, or else as `against` (see `mtkd.jobs.distillation.teacher_names.parse_labels`).
+            `model`, or else as `against` (see `mtkd.teachers.teacher_names.parse_labels`).
         limit: maximum number of rows per split.
         batch_size: rows per batch.
         device: such as "cuda:1"; None = the best available device.
         against: another model to compare this one with on the same rows; given as `model` is.
-        baselines: True to compare the model with the baselines of `mtkd.evaluation.baseline`, too.
+        baselines: True to compare the model with the baselines of `mtkd.evaluation.baselines` as well.
         encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
         baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
             `limit` of the model's run, if it had one. In any case, at most 10,000.
@@ -93,7 +93,7 @@ def evaluate(
             can be scored, or no encoder is known for the baselines.
     """
     if encoder is not None and not baselines:
-        raise UserError("`encoder` has no effect without `baselines`", hint="pass `baselines=True`, too")
+        raise UserError("`encoder` has no effect without `baselines`", hint="also pass `baselines=True`")
     torch_device, directories = find_device(device), {"model": model, "against": against}
     labels_are_for_other = bool(teacher_labels) and against is not None and not is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mtkd.evaluation.class_report import ClassReport
 from mtkd.evaluation.differences import Difference
 from mtkd.evaluation.scoring import TaskScores, averages, by_task
-from tasks.common.plain_text import aligned
+from tasks.common.text_format import aligned
 
 
 @dataclass(frozen=True, repr=False)

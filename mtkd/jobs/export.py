@@ -34,7 +34,7 @@ from tasks.common.sha256 import digest_file
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
-Format = Literal["onnx", "transformers"]
+ExportFormat = Literal["onnx", "transformers"]
 MAX_DROP = 0.5  # points
 
 
@@ -72,7 +72,7 @@ def export(
     out: Path,
     spec: TaskSpec | None = None,
     *,
-    format: Format = "onnx",
+    format: ExportFormat = "onnx",
     int8: bool = False,
     reduce_range: bool | None = None,
     max_drop: float = MAX_DROP,
@@ -169,7 +169,7 @@ def _describe_model(model: MultiTaskModel, source: Mapping[str, Any]) -> dict[st
 
 
 def _check_options(
-    format: Format, int8: bool, reduce_range: bool | None, max_drop: float, overwrite: bool
+    format: ExportFormat, int8: bool, reduce_range: bool | None, max_drop: float, overwrite: bool
 ) -> None:
     """Raise UserError if an option has no effect, or if ONNX packages are missing."""
     for name, is_given in {
@@ -177,7 +177,7 @@ def _check_options(
         f"max_drop={max_drop}": max_drop != MAX_DROP,
     }.items():
         if is_given and not int8:
-            raise UserError(f"`{name}` has no effect without `int8`", hint="pass `int8=True`, too")
+            raise UserError(f"`{name}` has no effect without `int8`", hint="also pass `int8=True`")
     if format == "onnx":
         require_exporter()
     elif int8:

@@ -8,8 +8,8 @@ from typing import Any
 from mtkd.evaluation.differences import Difference
 from mtkd.onnx_export.int8 import KEPT, quantise
 from tasks.common.errors import UserError
-from tasks.common.markdown import markdown_cell
 from tasks.common.progress import say
+from tasks.common.text_format import markdown_cell
 
 _INT8_TABLE = """\
 The weights of this export are rounded to int8. Its scores and those of the fp32 model, in percent, on the

@@ -22,12 +22,12 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision
+from mtkd.run_record import StageResult, TrialResult
 from mtkd.settings import FinetuneSettings
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
-from mtkd.training.run_record import StageResult, TrialResult
 from mtkd.training.trainer import Trainer
 from tasks.common.errors import UserError, counted
 from tasks.common.files import move_files

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from mtkd.jobs.distillation.find_teachers import find_teachers
-from mtkd.jobs.distillation.teacher_names import LabelsSpec, teacher_name
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import model_directory, read_saved
+from mtkd.teachers.find_teachers import find_teachers
+from mtkd.teachers.teacher_names import LabelsSpec, teacher_name
 from mtkd.teachers.transformers_checkpoint import (
     RUN_OR_CHECKPOINT,
     CheckpointRef,
@@ -97,7 +97,7 @@ def is_checkpoint(model: EvaluatedModel) -> bool:
 
 
 def _require_model(path: Path) -> None:
-    """Check that a directory holds an mtkd model; its UserError says that checkpoints are accepted, too."""
+    """Check that a directory holds an mtkd model; its UserError says that checkpoints are also accepted."""
     refuse_headless(path)
     try:
         model_directory(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mtkd.device import keep_memory
-from mtkd.evaluation.baseline import baseline_warnings
+from mtkd.evaluation.baselines import baseline_warnings
 from mtkd.evaluation.scoring import TaskScores, read_predictions, write_predictions
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtkd.knowledge_store.store_manifest import MANIFEST, is_store
 from mtkd.model_files import EXPORT
-from mtkd.training.run_record import RUN_FILE, read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import DIGESTS, damage_of, damaged_files
 from tasks.common.errors import UserError
 from tasks.common.progress import progress

@@ -102,7 +102,7 @@ class Contents(Record):
         """The tensors in the shards of a task."""
         need, shape = self.need, self.shape
         tensors = []
-        if need.tokens or (need.logits and outputs.per == "token"):
+        if need.has_token_vectors or (need.logits and outputs.per == "token"):
             tensors.append(Field("tokens", "row", (), torch.int32))
         if need.logits:
             tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
@@ -117,10 +117,10 @@ class Contents(Record):
                 tensors += self._vectors(kind, "token", (len(layers), width))
         if need.selection:
             tensors.append(Field("kept", "row", (), torch.int32))
-            depth, units = len(need.selected), need.selection.n_kept_activations(shape.hidden_size)
+            depth, n_kept = len(need.selected), need.selection.n_kept_activations(shape.hidden_size)
             position_dtype = torch.uint8 if self.max_length <= 256 else torch.int16
             tensors.append(Field("selected.positions", "kept", (depth,), position_dtype))
-            tensors += self._vectors("selected.values", "kept", (depth, units))
+            tensors += self._vectors("selected.values", "kept", (depth, n_kept))
             if self.dynamic:
                 tensors.append(
                     Field("selected.activations", "kept", (depth, -(-shape.hidden_size // 8)), torch.uint8)
@@ -195,12 +195,12 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
         parts = [outputs.selected[layer] for layer in contents.layers("selected")]
         valid = parts[0].valid
         entries["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
-        units = torch.stack([part.activations[valid] for part in parts], 1)  # (K, depth, d)
+        activations = torch.stack([part.activations[valid] for part in parts], 1)  # (K, depth, d)
         values = torch.stack([part.values[valid] for part in parts], 1)
         n_kept = need.selection.n_kept_activations(contents.shape.hidden_size)
-        vectors["selected.values"] = values[units].view(*values.shape[:-1], n_kept)
+        vectors["selected.values"] = values[activations].view(*values.shape[:-1], n_kept)
         if contents.dynamic:
-            bits = np.packbits(units.cpu().numpy(), axis=-1, bitorder="little")
+            bits = np.packbits(activations.cpu().numpy(), axis=-1, bitorder="little")
             entries["selected.activations"] = torch.from_numpy(bits)
     for name, values in vectors.items():
         entries |= _encode(name, values.float(), contents.dtype)

@@ -22,7 +22,7 @@ from mtkd.output_files.safetensors_shards import SafetensorsFormat
 from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from mtkd.outputs import OutputSpec
-from mtkd.teachers.hidden_selection import scores_of
+from mtkd.teachers.hidden_selection import attention_scores
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.common.errors import UserError
 from tasks.common.mapped import release_pages
@@ -35,7 +35,7 @@ from tasks.tokens.reader import Reader
 
 
 @dataclass(frozen=True)
-class StoreJob:
+class StoreSpec:
     """The specification of a store to be built.
 
     Attributes:
@@ -67,7 +67,7 @@ class StoreJob:
 
 
 def write_missing_shards(
-    job: StoreJob,
+    spec: StoreSpec,
     out: Path,
     accelerator: Accelerator,
     recorded: Mapping[str, str],
@@ -88,18 +88,18 @@ def write_missing_shards(
     Raises:
         UserError: the teacher produced a non-finite value (the error names the row), or the disk is full.
     """
-    output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
+    output = ShardedOutput(out, spec.key, spec.shards, SafetensorsFormat())
     missing = output.missing(recorded)
-    total, remaining = total_size(job.shards), total_size(missing)
-    options = job.contents, job.precision, job.batch_size
-    setup = partial(shard_maker, lambda: job.teacher, *options, accelerator.device)
+    total, remaining = total_size(spec.shards), total_size(missing)
+    options = spec.contents, spec.precision, spec.batch_size
+    setup = partial(shard_maker, lambda: spec.teacher, *options, accelerator.device)
     if load and workers.in_other_processes:
         setup = partial(shard_maker, load, *options)
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
-        rows = job.data[shard.task].take(np.asarray(shard.rows))
+        rows = spec.data[shard.task].take(np.asarray(shard.rows))
         release_pages()
-        return job.tasks[shard.task], rows
+        return spec.tasks[shard.task], rows
 
     with progress("teacher", total, done=total - remaining) as advance:
         output.write(
@@ -124,7 +124,7 @@ def shard_maker(
 
     Args:
         load: loads the teacher.
-        contents, precision, batch_size: see `StoreJob`.
+        contents, precision, batch_size: see `StoreSpec`.
         device: where it runs; None = where a worker process runs models.
     """
     device = device or worker_device()
@@ -170,24 +170,24 @@ def shard_tensors(
     return tensors
 
 
-def check_scores(job: StoreJob, device: torch.device) -> None:
+def check_scores(spec: StoreSpec, device: torch.device) -> None:
     """Check that attention scores can be computed from queries and keys.
 
     Raises:
         UserError: they cannot, because the teacher adds something to them, such as a position bias.
     """
-    layers = job.contents.offers.scores
+    layers = spec.contents.offers.scores
     if not layers:
         return
-    name, rows = next(iter(job.data.items()))
+    name, rows = next(iter(spec.data.items()))
     need = OutputSpec(scores=layers, query=layers, key=layers)
-    batch = Collator(job.teacher.reader_of(job.tasks[name]))(rows, np.arange(1)).to(device)
-    outputs = OnlineTeacher(job.teacher, need).outputs(job.tasks[name], batch)
+    batch = Collator(spec.teacher.reader_of(spec.tasks[name]))(rows, np.arange(1)).to(device)
+    outputs = OnlineTeacher(spec.teacher, need).outputs(spec.tasks[name], batch)
     for layer in layers:
-        recomputed = scores_of(outputs.query[layer], outputs.key[layer], job.contents.shape.heads)
+        recomputed = attention_scores(outputs.query[layer], outputs.key[layer], spec.contents.shape.heads)
         if not torch.allclose(recomputed, outputs.scores[layer], rtol=1e-3, atol=1e-3):
             raise UserError(
-                f"the attention scores of {job.contents.shape.family!r} are not just products of queries "
+                f"the attention scores of {spec.contents.shape.family!r} are not just products of queries "
                 "and keys, so a store cannot keep them",
                 hint="omit the loss term on attention scores, or distil with the teacher itself (`teacher`)",
             )

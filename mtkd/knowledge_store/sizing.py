@@ -15,7 +15,7 @@ from tasks.common.errors import UserError
 # Findings of Liu et al. 2021 (sections 4 and 5): a larger amount than this does not help or even harms
 # (figures 8 and 9), a smaller fraction of the tokens or the width lowers the scores (figures 4, 5 and 7), and
 # one or two layers do as well as all (figure 3).
-MAX_UNITS = 10.0
+MAX_AMOUNT = 10.0
 MIN_LENGTH = 0.05
 MIN_WIDTH = 0.2
 MAX_SUGGESTED_TOKENS = 50
@@ -79,7 +79,7 @@ def choose_selection(
         range(1, min(MAX_SUGGESTED_TOKENS, max_length) + 1),
         [n / 10 for n in range(1, 11)],
     )
-    sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MAX_UNITS]
+    sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MAX_AMOUNT]
     fitting = [setting for setting, size in sized if size <= budget]
     if not fitting:
         smallest = min(size for _, size in sized)

@@ -17,9 +17,9 @@ from mtkd.output_files.output_directory import OutputKind, has_claim
 from mtkd.output_files.sharded_output import DIGEST
 from tasks.common.digests import DIGESTS, damage_of, damaged_files
 from tasks.common.errors import UserError, counted, unknown
-from tasks.common.plain_text import size_text
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
 from tasks.common.shards import ShardEntry
+from tasks.common.text_format import size_text
 from tasks.data.corpus_reader import manifest_kind
 
 STORE_FORMAT = 4

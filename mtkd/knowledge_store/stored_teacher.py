@@ -16,7 +16,7 @@ from mtkd.knowledge_store.shard_files import ShardReader
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.models.encoders.text_vectors import pool_text
 from mtkd.outputs import PER_ROW, ModelOutput, OutputSpec, Selected
-from mtkd.teachers.hidden_selection import narrow, scores_of, static_activations
+from mtkd.teachers.hidden_selection import attention_scores, narrow_selection, static_activations
 from tasks.common.errors import UserError
 from tasks.data.loading import digest_rows
 from tasks.data.rows import Rows
@@ -89,7 +89,9 @@ class StoredTeacher:
                 by_kind[kind] = {layer: vectors[:, :, i] for i, layer in enumerate(contents.layers(kind))}
         hidden = by_kind.get("hidden", {})
         heads = contents.shape.heads
-        scores = {n: scores_of(by_kind["query"][n], by_kind["key"][n], heads) for n in sorted(need.scores)}
+        scores = {
+            n: attention_scores(by_kind["query"][n], by_kind["key"][n], heads) for n in sorted(need.scores)
+        }
         logits = stored.get("logits")
         if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
@@ -139,15 +141,18 @@ class StoredTeacher:
                 continue
             values = vectors[:, :, number]
             if self._contents.dynamic:
-                units = activation_bits(stored["selected.activations"][:, :, number], width)
+                activations = activation_bits(stored["selected.activations"][:, :, number], width)
             else:
-                units = static_activations(width, kept_selection).expand(*values.shape[:-1], width)
-            dense = torch.zeros(units.shape).masked_scatter_(units, values)
-            units = units & valid.unsqueeze(-1)
+                activations = static_activations(width, kept_selection).expand(*values.shape[:-1], width)
+            dense = torch.zeros(activations.shape).masked_scatter_(activations, values)
+            activations = activations & valid.unsqueeze(-1)
             everything = Selected(
-                positions[:, :, number].masked_fill(~valid, 0), valid, dense.masked_fill(~units, 0.0), units
+                positions[:, :, number].masked_fill(~valid, 0),
+                valid,
+                dense.masked_fill(~activations, 0.0),
+                activations,
             )
-            by_layer[layer] = narrow(everything, kept_selection, requested)
+            by_layer[layer] = narrow_selection(everything, kept_selection, requested)
         return by_layer
 
 

@@ -23,15 +23,15 @@ from tasks.tokens.batching import Batch
 
 
 @full_precision
-def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tensor:
+def selected_mse(h_s: Tensor, h_t: Tensor, activations: Tensor, valid: Tensor) -> Tensor:
     """MSE(M * H_S, M * H_T) over kept activations, averaged over the kept tokens (Liu et al. 2021, Eq. 3).
 
     Args:
         h_s, h_t: (B, n, d) states of the kept tokens, of the same width; no gradient flows to h_t.
-        units: (B, n, d) bool, True = the activation is kept.
+        activations: (B, n, d) bool, True = the activation is kept.
         valid: (B, n) bool, True = a kept token.
     """
-    selected = units & valid.unsqueeze(-1)
+    selected = activations & valid.unsqueeze(-1)
     squared = (h_s - h_t.detach()).masked_fill(~selected, 0.0).square().sum(-1)
     per_token = squared / selected.sum(-1).clamp(min=1)
     return per_token.sum() / valid.sum().clamp(min=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER, is_hub_name
-from tasks.common.markdown import markdown_cell
+from tasks.common.text_format import markdown_cell
 from tasks.common.urls import as_url
 from tasks.task import Task
 

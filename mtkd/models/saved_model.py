@@ -78,11 +78,11 @@ def read_saved(directory: Path) -> SavedModel:
     Raises:
         UserError: there is no model, or another version of mtkd wrote it.
     """
-    return saved_in(model_directory(directory))
+    return read_description(model_directory(directory))
 
 
 def write_description(directory: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
-    """Write the description of a model, which `saved_in` reads."""
+    """Write the description of a model, which `read_description` reads."""
     parts = {
         "format": FORMAT,
         "encoder": config.model_dump(),
@@ -91,7 +91,7 @@ def write_description(directory: Path, config: EncoderConfig, tasks: Iterable[Ta
     write_json(directory / "model.json", parts | vars(info))
 
 
-def saved_in(directory: Path) -> SavedModel:
+def read_description(directory: Path) -> SavedModel:
     """Read the model.json of a directory.
 
     Raises:

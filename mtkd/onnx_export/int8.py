@@ -26,7 +26,7 @@ def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> M
     """Quantise a graph.
 
     The weights of matrix products become int8 with one scale per output, and their inputs uint8 with one
-    scale per row (`quantise_products`). The weights of LSTMs become int8, too; their inputs have one scale
+    scale per row (`quantise_products`). The weights of LSTMs also become int8; their inputs have one scale
     for each batch. Embedding tables become int8 with one scale per row, because rows differ much in size.
     Everything else is computed in fp32.
 

@@ -22,7 +22,7 @@ from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
 from tasks.common.mirror import UPLOADING, Mirror, remote_errors
 from tasks.common.progress import say
-from tasks.common.remote import consistent_copies, local
+from tasks.common.remote import consistent_copies, with_local_paths
 from tasks.common.remote_versions import uploaded
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.common.urls import url_of
@@ -90,12 +90,14 @@ def _local(name: str, value: Any) -> Any:
     if name == "data":
         if isinstance(value, list | tuple):
             return [_local(name, part) for part in value]
-        return local(value) if isinstance(value, str | Path) else value
+        return with_local_paths(value) if isinstance(value, str | Path) else value
     if name == "unlabelled" and isinstance(value, Mapping):
         from tasks.data.unlabelled import names_files
 
-        return {task: local(files) if names_files(files) else files for task, files in value.items()}
-    return local(value)
+        return {
+            task: with_local_paths(files) if names_files(files) else files for task, files in value.items()
+        }
+    return with_local_paths(value)
 
 
 def _mirror(out: Any) -> Mirror | None:
@@ -238,4 +240,4 @@ def _record_uploaded(mirror: Mirror) -> None:
     """Write the index of what has been uploaded, with the versions that the file system gives the files."""
     versions = mirror.versions(missing=True)
     unknown = {file: [None, *mirror.stamp(file)] for file, version in versions.items() if version is None}
-    mirror.note(mirror.known(versions) | unknown)
+    mirror.write_index(mirror.known(versions) | unknown)

@@ -195,7 +195,7 @@ def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out:
 
     if not labels:
         return plan_student(task, recipe, None if teacher is None else str(teacher), None, as_named)
-    from mtkd.jobs.distillation.teacher_names import parse_labels
+    from mtkd.teachers.teacher_names import parse_labels
 
     orders = parse_labels(labels)
     if teacher is None or set(orders) != {task.name}:

@@ -67,12 +67,12 @@ def plan_student(
     """
     if recipe == DEFAULT_RECIPE and teacher is None:
         return StudentPlan()  # known to fit; importing torch takes seconds
-    from mtkd.jobs.distillation.find_teachers import encoder_of
     from mtkd.jobs.distillation.validate import validate_run
+    from mtkd.jobs.model_origin import encoder_of_teacher
     from mtkd.recipes import load_settings
     from mtkd.recipes.control import control_settings
+    from mtkd.run_record import RUN_FILE
     from mtkd.teachers.transformers_checkpoint import CheckpointRef
-    from mtkd.training.run_record import RUN_FILE
 
     orders = {task.name: list(labels)} if labels else None
     settings, sizes = _load_settings(recipe, task, teacher, orders)
@@ -88,7 +88,7 @@ def plan_student(
             hint="use `mtkd.distill` with `text='FILE'`, then start another recipe from its result: "
             "`init='DIR'`",
         )
-    encoder = encoder_of(teacher) if teacher else ENCODER
+    encoder = encoder_of_teacher(teacher) if teacher else ENCODER
     controls = load_settings(recipe, "distill", sizes | control, task.name)
     student = controls.student.model_copy(update={"init_heads": "random"})  # a control copies no heads
     control_teacher = encoder if student.needs_teacher_weights else None
@@ -123,9 +123,9 @@ def _load_settings(
     Args:
         orders: the argument `labels` of `plan_student`, by task.
     """
-    from mtkd.jobs.distillation.find_teachers import find_teachers
     from mtkd.models.encoders.static import StaticStudentSettings, width_settings
     from mtkd.recipes import load_settings
+    from mtkd.teachers.find_teachers import find_teachers
 
     settings = load_settings(recipe, "distill", {}, task.name)
     if not teacher or not isinstance(settings.student, StaticStudentSettings):

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mtkd.pipelines.init_files import OUTPUTS
-from mtkd.pipelines.step_records import RECORD_FILE as RUN_RECORD
+from mtkd.pipelines.step_records import PIPELINE_RECORD
 from tasks.common.errors import UserError
 from tasks.common.files import atomic_path, check_output_file
 from tasks.common.locks import locked
@@ -19,7 +19,7 @@ from tasks.common.reading import real_path
 from tasks.common.records import Record, read_record, write_record
 from tasks.common.sha256 import digest_file
 
-RECORD_FILE = ".mtkd-init.json"
+INIT_RECORD = ".mtkd-init.json"
 _FileName = Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.]\z")]  # in the directory itself
 
 
@@ -63,7 +63,7 @@ def write_files(
             f"{', '.join(map(str, replaced_files))} would be replaced",
             hint="choose another directory with `out`, or replace them with `overwrite=True`",
         )
-    record = out / RECORD_FILE
+    record = out / INIT_RECORD
     written = read_record(record, _Written).files if record.is_file() else {}
     if foreign := [path for path in replaced_files if path.name not in written]:
         raise UserError(
@@ -109,7 +109,7 @@ def _why_kept(path: Path, digest: str, inputs: Collection[Path], overwrite: bool
 def earlier_runs_notes(pipeline: Path) -> list[str]:
     """A note if a pipeline that is to be written will replace the output of an earlier one."""
     runs = pipeline.parent / OUTPUTS
-    if not (runs / RUN_RECORD).is_file():
+    if not (runs / PIPELINE_RECORD).is_file():
         return []
     return [
         f"{runs} holds the output of an earlier pipeline, which `mtkd run` replaces where a step differs: "

@@ -15,7 +15,7 @@ from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import real_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.sha256 import digest_file
 from tasks.common.urls import as_url
 from tasks.data.file_patterns import matching_files
@@ -106,7 +106,7 @@ def _texts(value: Any) -> Iterator[str]:
         for item in value:
             yield from _texts(item)
     elif isinstance(value, str):
-        yield from (item.rpartition("=")[2].strip() for item in local(value).split(","))
+        yield from (item.rpartition("=")[2].strip() for item in with_local_paths(value).split(","))
 
 
 def _tasks(step: Step) -> list[Task]:

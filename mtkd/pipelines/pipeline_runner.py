@@ -15,8 +15,8 @@ from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
 from mtkd.pipelines.pipeline_file import naming_step
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
-from mtkd.pipelines.step_records import RECORD_FILE, read_pipeline_record
-from mtkd.training.run_directory import RUN_FILE
+from mtkd.pipelines.step_records import PIPELINE_RECORD, read_pipeline_record
+from mtkd.run_record import RUN_FILE
 from tasks.common.errors import UserError
 from tasks.common.progress import is_quiet, say
 from tasks.common.reading import real_path
@@ -64,7 +64,7 @@ class PipelineRunner:
 
     def __init__(self, steps: list[Step], out: Path, overwrite: bool, pipeline: str):
         self.steps = {step.name: step for step in steps}
-        self.file, self.overwrite = out / RECORD_FILE, overwrite
+        self.file, self.overwrite = out / PIPELINE_RECORD, overwrite
         recorded = read_pipeline_record(self.file, overwrite)
         self.records: dict[str, Any] = dict(recorded.steps)
         self.digests = Digests({path: list(record) for path, record in recorded.files.items()})

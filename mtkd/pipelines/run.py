@@ -12,7 +12,7 @@ from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.pipeline_file import load_steps, output_directory, override, read_pipeline
 from mtkd.pipelines.pipeline_runner import PipelineRunner, StepResult
-from mtkd.pipelines.step_records import RECORD_FILE
+from mtkd.pipelines.step_records import PIPELINE_RECORD
 from tasks.common.arguments import checked
 from tasks.common.errors import UserError
 from tasks.common.locks import locked
@@ -69,4 +69,4 @@ def record_file(file: str | Path, settings: Mapping[str, Any]) -> Path:
     """The file in which a pipeline with these settings records the steps that have run."""
     values, folder = read_pipeline(file)
     override(values, settings)
-    return folder / output_directory(values, Path(file).stem) / RECORD_FILE
+    return folder / output_directory(values, Path(file).stem) / PIPELINE_RECORD

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from tasks.common.errors import UserError
 from tasks.common.records import Record, read_record
 
-RECORD_FILE = "pipeline.json"  # in the output directory
+PIPELINE_RECORD = "pipeline.json"  # in the output directory
 
 
 class StepRecord(TypedDict):

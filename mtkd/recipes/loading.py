@@ -127,7 +127,7 @@ def _refuse_other_kinds(student: StudentSettings, overrides: Mapping[str, Any]) 
         if section == "student" and setting and table not in type(student).model_fields:
             raise UserError(
                 f"`{key}={value}` has no effect: the student of this recipe is of kind {student.kind!r}",
-                hint="use a recipe for this kind of student, or change `student.kind`, too",
+                hint="use a recipe for this kind of student, or also change `student.kind`",
             )
 
 

@@ -15,8 +15,8 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.settings import SETTINGS_OF_COMMAND
-from tasks.common.markdown import markdown_cell
 from tasks.common.records import as_toml
+from tasks.common.text_format import markdown_cell
 
 # The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {

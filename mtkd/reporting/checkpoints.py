@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.evaluation.differences import Splits
-from mtkd.jobs.distillation.teacher_names import LabelsSpec
 from mtkd.jobs.evaluate import evaluate
 from mtkd.reporting.models import Gathered
+from mtkd.teachers.teacher_names import LabelsSpec
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.errors import MtkdWarning, UserError
 

@@ -18,7 +18,7 @@ from tasks.data.sources import open_data
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 
-LONGEST = 500  # characters shown of a text
+_LONGEST = 500  # characters shown of a text
 
 
 @dataclass(frozen=True)
@@ -184,4 +184,4 @@ def _chosen(task: Task, values: np.ndarray) -> Iterator[str]:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"

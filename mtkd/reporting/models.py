@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from mtkd.evaluation.differences import Splits
 from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
-from mtkd.training.run_record import RUN_FILE, read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from tasks.common.errors import MtkdWarning, UserError, did_you_mean, shorten
 from tasks.common.records import read_record
 from tasks.task import Task

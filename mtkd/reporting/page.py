@@ -13,10 +13,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
-from mtkd.jobs.distillation.teacher_names import LabelsSpec
 from mtkd.jobs.grid.compare_plot import pareto_front
 from mtkd.models.saved_model import read_saved
 from mtkd.reporting import charts
@@ -25,6 +24,7 @@ from mtkd.reporting.disagreements import Disagreements, TextReader, find_disagre
 from mtkd.reporting.models import Gathered, ReportedModel, gather
 from mtkd.reporting.runs import STUDENT, Run
 from mtkd.reporting.scores import Errors, Line, Scores, errors_of, score_models
+from mtkd.teachers.teacher_names import LabelsSpec
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.data.sources import open_data
@@ -58,7 +58,7 @@ def write_report(
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
         raise UserError(f"`out={str(out)!r}` {problem}", hint=hint)
     if teacher_labels and not teacher:
-        raise UserError("`teacher_labels` has no effect without `teacher`", hint="name the teacher, too")
+        raise UserError("`teacher_labels` has no effect without `teacher`", hint="also name the teacher")
     source = None if data is None else open_data(data)
     gathered = gather(paths, reference)
     checkpoint = score_checkpoint(gathered, teacher, data, teacher_labels) if teacher else None

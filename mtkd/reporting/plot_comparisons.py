@@ -11,7 +11,7 @@ from typing import NotRequired  # pydantic needs it before Python 3.12
 
 from typing_extensions import TypedDict
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.jobs.grid.compare_plot import PlottedModel, plot_models
 from mtkd.reporting.models import GRID_FILE
 from tasks.common.errors import UserError, shorten
@@ -166,7 +166,7 @@ def _common_length(comparisons: Sequence[_Comparison]) -> str:
 def _names(comparisons: Sequence[_Comparison]) -> dict[tuple[Path, str], str]:
     """(file, row) -> its name in the plot; a name that repeats is followed by the comparison's title.
 
-    Where titles repeat, too, the directory of the comparison is added.
+    If titles are also the same, the directory of the comparison is added.
     """
     rows = [(c, row["name"]) for c in comparisons for row in c.models()]
     times = Counter(name for _, name in rows)

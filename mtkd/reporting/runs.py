@@ -13,8 +13,8 @@ from pydantic_core import from_json
 from mtkd.evaluation.differences import Splits
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.models.saved_model import read_saved
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.training.run_directory import PREDICTIONS
-from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError, brief
 from tasks.common.records import MAX_EXACT_INTEGER, check_record

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mtkd.evaluation.baseline import CONSTANT, best_constant
+from mtkd.evaluation.baselines import CONSTANT, best_constant
 from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import (
     AVERAGE,

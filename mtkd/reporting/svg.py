@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-TEXT = 11  # pixels, the height of a label
+TEXT_HEIGHT = 11  # pixels, the height of a label
 _WIDE = 0.54  # the mean width of a character, in heights
 
 
@@ -119,12 +119,12 @@ def css_class(role: str) -> str:
 
 def width_of(value: str) -> float:
     """The approximate width of a label in pixels."""
-    return len(value) * TEXT * _WIDE
+    return len(value) * TEXT_HEIGHT * _WIDE
 
 
 def fitted(value: str, width: float) -> str:
     """A label, truncated if it is wider than `width` pixels."""
-    max_characters = max(3, int(width / (TEXT * _WIDE)))
+    max_characters = max(3, int(width / (TEXT_HEIGHT * _WIDE)))
     return value if len(value) <= max_characters else f"{value[: max_characters - 1]}…"
 
 
@@ -145,7 +145,9 @@ def axes(
     return Markup("").join(parts)
 
 
-def move_apart(heights: Sequence[float], low: float, high: float, gap: float = TEXT + 1) -> list[float]:
+def move_apart(
+    heights: Sequence[float], low: float, high: float, gap: float = TEXT_HEIGHT + 1
+) -> list[float]:
     """Heights near those wanted, at least `gap` apart and inside the chart if there is room."""
     order = sorted(range(len(heights)), key=lambda index: heights[index])
     placed: list[float] = []
@@ -177,7 +179,7 @@ def place_labels(
         boxes = []
         for x, y, anchor in sides:
             begin = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-            boxes.append((begin, y - TEXT + 2, begin + width, y + 2))
+            boxes.append((begin, y - TEXT_HEIGHT + 2, begin + width, y + 2))
         costs = [
             sum(_overlap(box, other) for other in occupied)
             + 40

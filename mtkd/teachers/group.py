@@ -52,7 +52,7 @@ class TeacherGroup(TeacherRef):
 
     @staticmethod
     def of(members: Sequence[Member], tasks: Sequence[Task]) -> TeacherRef:
-        """Group teachers; a single teacher of all tasks of the run is returned as it is."""
+        """Group teachers; a single teacher of all tasks of the run is returned unchanged."""
         first = members[0].teacher
         heads = _compared_heads(members, tasks)
         if len(members) == 1 and len(members[0].tasks) == len(tasks):

@@ -16,7 +16,9 @@ from tasks.tokens.batching import Tokens
 _STATIC_SEED = 0x5E1EC7  # of randomly chosen activations, together with the seed of the selection
 
 
-def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) -> dict[int, Selected]:
+def select_hidden_states(
+    output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int
+) -> dict[int, Selected]:
     """Apply `need.selection` to the hidden states of the layers `need.selected`.
 
     Args:
@@ -35,7 +37,7 @@ def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) 
             source = sources[layer]
             texts = tokens.mask if output.text_numbers is None else output.text_numbers
             ranks = cls_attention(output.query[source], output.key[source], texts, heads)
-        selected[layer] = keep(output.hidden[layer], tokens, selection, ranks)
+        selected[layer] = select_in_layer(output.hidden[layer], tokens, selection, ranks)
     return selected
 
 
@@ -61,7 +63,7 @@ def cls_attention(query: Tensor, key: Tensor, texts: Tensor, heads: int) -> Tens
     return attention
 
 
-def scores_of(query: Tensor, key: Tensor, heads: int) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor, heads: int) -> Tensor:
     """The (B, heads, L, L) attention scores before the softmax, from (B, L, d) queries and keys."""
     q, k = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key))
     return q @ k.mT / math.sqrt(q.shape[-1])
@@ -81,7 +83,7 @@ def kept_counts(tokens: Tokens, selection: Selection) -> Tensor:
     return counts if selection.tokens is None else counts.clamp(max=selection.tokens)
 
 
-def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | None) -> Selected:
+def select_in_layer(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | None) -> Selected:
     """Apply a selection to the hidden states of one layer.
 
     Args:
@@ -97,8 +99,8 @@ def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | N
     positions = ranks.argsort(dim=1, descending=True, stable=True)[:, :n]
     valid = allowed.gather(1, positions)
     values = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])).float()
-    units = kept_activations(values, selection) & valid.unsqueeze(-1)
-    return Selected(positions, valid, values.masked_fill(~units, 0.0), units)
+    activations = kept_activations(values, selection) & valid.unsqueeze(-1)
+    return Selected(positions, valid, values.masked_fill(~activations, 0.0), activations)
 
 
 def kept_activations(values: Tensor, selection: Selection) -> Tensor:
@@ -128,17 +130,17 @@ def static_activations(width: int, selection: Selection) -> Tensor:
     return chosen
 
 
-def narrow(selected: Selected, stored: Selection, requested: Selection) -> Selected:
+def narrow_selection(selected: Selected, stored: Selection, requested: Selection) -> Selected:
     """Reduce hidden states selected by `stored` to those selected by `requested` (see `Selection.covers`)."""
     positions = selected.positions
     valid = selected.valid
     values = selected.values
-    units = selected.activations
+    activations = selected.activations
     if requested.tokens is not None and requested.tokens < positions.shape[1]:
-        positions, valid, values, units = (
-            part[:, : requested.tokens] for part in (positions, valid, values, units)
+        positions, valid, values, activations = (
+            part[:, : requested.tokens] for part in (positions, valid, values, activations)
         )
     if requested.width != stored.width:
-        units = units & kept_activations(values, requested)
-        values = values.masked_fill(~units, 0.0)
-    return Selected(positions, valid, values, units)
+        activations = activations & kept_activations(values, requested)
+        values = values.masked_fill(~activations, 0.0)
+    return Selected(positions, valid, values, activations)

@@ -92,7 +92,7 @@ def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, 
         UserError: another order agrees clearly better; the message names it.
     """
     better = better_order(task, logits, labels)
-    if better is not None and better.clear:
+    if better is not None and better.is_clear:
         raise UserError(
             f"the outputs of {who} seem to be in another order: {_compared(task, order, better)}",
             hint="check the order of labels that the checkpoint was trained with, and pass it: "
@@ -129,9 +129,10 @@ def order_warnings(
 
 def _compared(task: Task, order: Sequence[int], better: BetterOrder) -> str:
     assumed = _by_output(task.labels, order)
+    agreeing = f"{better.agreeing_as_assumed:,} of {better.total:,} labels of the rows of {task.name!r}"
     return (
-        f"as {', '.join(assumed)}, they agree with {better.agreeing:,} of {better.total:,} labels of the "
-        f"rows of {task.name!r}; as {', '.join(_by_output(better.labels, order))}, with {better.better:,}"
+        f"as {', '.join(assumed)}, they agree with {agreeing}; "
+        f"as {', '.join(_by_output(better.labels, order))}, with {better.agreeing:,}"
     )
 
 

@@ -1,7 +1,8 @@
-"""Teachers by name: what is known before the weights are loaded, and how to load them."""
+"""A teacher, by name or as an object: what is known before its weights are loaded, and how to load them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.model_files import EXPORT
+from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
 from mtkd.models.initialisation import InitSpec
@@ -18,8 +20,8 @@ from mtkd.models.saved_model import (
     SavedModel,
     digest_model,
     is_saved_model,
+    read_description,
     read_saved,
-    saved_in,
     saved_tokeniser,
     write_description,
 )
@@ -70,7 +72,7 @@ class TeacherRef:
     @staticmethod
     def of_store(store: Path, manifest: StoreManifest) -> TeacherRef:
         """The teacher of a knowledge store; its weights need not exist any more."""
-        saved = saved_in(store / "teacher")
+        saved = read_description(store / "teacher")
         heads = saved if saved.tasks else None
         return TeacherRef(manifest.teacher.name, heads, saved.config, store, manifest)
 
@@ -86,7 +88,7 @@ class TeacherRef:
     @property
     def init_spec(self) -> InitSpec:
         """What a student of this teacher can be initialised from."""
-        saved = saved_in(self.store / "teacher") if self.store else self.saved
+        saved = read_description(self.store / "teacher") if self.store else self.saved
         return InitSpec(self.config, saved.info.base if saved else self.name)
 
     @property
@@ -146,6 +148,47 @@ class TeacherRef:
             raise other_teacher(manifest, teacher)
 
 
+@dataclass(frozen=True)
+class TeacherObject(TeacherRef):
+    """A teacher passed as an object.
+
+    Its parameters are frozen and may be moved to another device; nothing else about it is changed.
+    """
+
+    model: MultiTaskModel | None = None
+
+    @staticmethod
+    def of(model: MultiTaskModel) -> TeacherObject:
+        """A teacher from a model in memory."""
+        config = model.encoder.config
+        saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
+        return TeacherObject(type(model).__name__, saved, config, model=model)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the weights."""
+        assert self.model is not None
+        return digest_weights(self.model)
+
+    def tokeniser(self) -> Tokeniser:
+        """The teacher's tokeniser."""
+        assert self.model is not None
+        return self.model.tokeniser
+
+    def for_workers(self) -> TeacherRef:
+        """Raise UserError, since other processes cannot load an object of this process."""
+        raise in_memory(self.name)
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """A copy of the teacher that shares its weights."""
+        assert self.model is not None
+        model = copy.copy(self.model)
+        model.info = replace(model.info)
+        if max_length is not None:
+            model.set_max_length(max_length)
+        return model.eval()
+
+
 def in_memory(name: str) -> UserError:
     """The error for a teacher that other processes cannot load."""
     return UserError(
@@ -160,16 +203,16 @@ def _load_in_worker(teacher: TeacherRef, digest: str | None, max_length: int | N
     return teacher.load(max_length)
 
 
-def with_digest(teacher: str, digest: str | None) -> str:
+def name_with_digest(teacher: str, digest: str | None) -> str:
     """The name of a teacher with its digest; encoders from the hub have none."""
     return f"{teacher} (digest {digest[:12]})" if digest else f"{teacher} (from the hub)"
 
 
 def other_teacher(manifest: StoreManifest, teacher: TeacherRef) -> UserError:
     """The error for a store that was built with a different teacher."""
-    built_with = with_digest(manifest.teacher.name, manifest.teacher.digest)
+    built_with = name_with_digest(manifest.teacher.name, manifest.teacher.digest)
     return UserError(
         f"the store was built with the teacher {built_with}, not with "
-        f"{with_digest(teacher.name, teacher.digest)}",
+        f"{name_with_digest(teacher.name, teacher.digest)}",
         hint="omit `teacher`, or build a store with this teacher",
     )

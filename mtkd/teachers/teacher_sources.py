@@ -11,7 +11,7 @@ import torch
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
-from mtkd.teachers.hidden_selection import select
+from mtkd.teachers.hidden_selection import select_hidden_states
 from tasks.task import Task
 from tasks.tokens.batching import Batch, to_device
 
@@ -48,7 +48,7 @@ class OnlineTeacher:
         if need.selection is None:
             return output
         assert inputs.joined is not None, "selecting hidden states needs rows read as one sequence"
-        selected = select(output, need, inputs.joined, self.model.encoder.spec.heads)
+        selected = select_hidden_states(output, need, inputs.joined, self.model.encoder.spec.heads)
         # Drop the layers that were needed only for the selection.
         layer_outputs = {
             kind: {layer: by_layer[layer] for layer in sorted(getattr(need, kind))}

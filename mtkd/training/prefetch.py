@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
-CHUNK = 8  # items
+CHUNK_SIZE = 8  # items
 
 
 @contextlib.contextmanager
-def prefetched(items: Iterator[Item], chunk_size: int = CHUNK) -> Iterator[Iterator[Item]]:
+def prefetched(items: Iterator[Item], chunk_size: int = CHUNK_SIZE) -> Iterator[Iterator[Item]]:
     """The same items in the same order, computed by a thread that ends with the `with` block.
 
     The thread computes a chunk of items at a time. If it handed over every item alone, the two threads would

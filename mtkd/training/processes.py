@@ -57,7 +57,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
     if wanted is not None and accelerator.device.type != wanted.type:
         raise UserError(
             f"this process already uses {accelerator.device} and cannot change to {wanted}",
-            hint=f"start a new process, or go on with `device={accelerator.device.type!r}`",
+            hint=f"start a new process, or continue with `device={accelerator.device.type!r}`",
         )
     return accelerator
 

@@ -25,16 +25,15 @@ from mtkd.output_files.output_directory import (
     open_directory,
 )
 from mtkd.output_files.sharded_output import DIGEST
-from mtkd.training.run_record import RUN_FILE, read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from tasks.common.digests import write_digests
 from tasks.common.errors import UserError
 from tasks.common.records import has_check, write_record
 from tasks.common.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
-command_line: ContextVar[str | None] = ContextVar(
-    "command_line", default=None
-)  # set if a command starts the run
+# The command line, set if a command starts the run.
+recorded_command: ContextVar[str | None] = ContextVar("recorded_command", default=None)
 _SHOWN = 6  # differing settings named in an error
 _LONGEST = 80  # characters of two values that are shown; of others, only the key is named
 _DIGEST_TEXT = re.compile(r"'(?:[0-9a-f]{16}|[0-9a-f]{32,})'")
@@ -217,7 +216,7 @@ class RunDirectory:
                 record = {
                     "status": "running",
                     "identity": self.identity,
-                    "command_line": command_line.get(),
+                    "command_line": recorded_command.get(),
                     "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
                     "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
                 }
@@ -256,7 +255,7 @@ def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict) and not (key == "losses" and old.keys() != new.keys()):
         keys = sorted(old.keys() | new.keys())
         if key.partition(".")[0] in _OF_RECIPE and old.get("class") != new.get("class"):
-            keys = ["class"]  # different classes have other code and attributes, too
+            keys = ["class"]  # different classes also have other code and attributes
         return [
             text for name in keys for text in _differences(old.get(name), new.get(name), f"{prefix}{name}.")
         ]

@@ -17,7 +17,7 @@ from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import DrawnRows
 from tasks.common.errors import UserError
-from tasks.data.plain_text import TEXT, TextFiles
+from tasks.data.plain_text import TEXT_TASK, TextFiles
 from tasks.task import Task
 from tasks.tokens.batch_stream import cut_by_tokens
 from tasks.tokens.batching import Collator
@@ -50,7 +50,7 @@ class TextBatches:
         held_out: int = 512,
         pack: bool = False,
     ):
-        self.tasks: Mapping[str, Task] = {TEXT.name: TEXT}
+        self.tasks: Mapping[str, Task] = {TEXT_TASK.name: TEXT_TASK}
         self.collate = collate
         self._files = files
         self._settings = settings
@@ -147,7 +147,9 @@ def encode_texts(texts: pa.StringArray, reader: Reader, pack: bool = False) -> E
     offsets = np.append(starts + part * max_tokens, token_ids.offsets[-1])
     count = len(offsets) - 1
     uids = pa.array([f"text-{n}" for n in range(count)], pa.string())
-    return Encoded(TEXT.name, uids, np.full(count, np.nan), None, (RaggedArray(token_ids.values, offsets),))
+    return Encoded(
+        TEXT_TASK.name, uids, np.full(count, np.nan), None, (RaggedArray(token_ids.values, offsets),)
+    )
 
 
 def held_out_loss(
@@ -164,10 +166,10 @@ def held_out_loss(
         model.eval(), objective.eval()
         for indices in parts:
             batch = collate(rows, indices).to(device)
-            student = model(batch.inputs, TEXT.head, objective.student_need)
-            teacher = source.outputs(TEXT, batch) if source else None
-            num_items = objective.num_items(TEXT, batch)
-            loss, _ = objective(TEXT, batch, student, teacher, num_items, 1.0)
+            student = model(batch.inputs, TEXT_TASK.head, objective.student_need)
+            teacher = source.outputs(TEXT_TASK, batch) if source else None
+            num_items = objective.num_items(TEXT_TASK, batch)
+            loss, _ = objective(TEXT_TASK, batch, student, teacher, num_items, 1.0)
             weight = int(batch.inputs.joined.mask.sum()) if batch.inputs.joined else len(indices)
             total, tokens = total + float(loss) * weight, tokens + weight
         model.train(modes[0]), objective.train(modes[1])
@@ -178,4 +180,4 @@ def held_out_loss(
 
 def held_out_scores(rows: int, loss: float) -> list[TaskScores]:
     """The loss on held-out rows as scores; `rows`: the number of rows."""
-    return [TaskScores(TEXT.name, "held-out", rows, {"loss": loss}, loss, float("nan"), loss)]
+    return [TaskScores(TEXT_TASK.name, "held-out", rows, {"loss": loss}, loss, float("nan"), loss)]

@@ -17,7 +17,7 @@ from tasks.common.hub_loading import embedded_encoder
 from tasks.data.raw_table import RawTable
 from tasks.glue import TASKS
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, alike
+from tasks.task_types.labels import ParsedLabels, nearly_equal_labels
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -75,7 +75,7 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
 
 def labels_alike(task: Task) -> list[str]:
     """A warning for labels that differ only in case or surrounding spaces, which may be a mistake."""
-    pairs = alike(task.labels)
+    pairs = nearly_equal_labels(task.labels)
     if not pairs:
         return []
     shown = shorten(f"{one!r} and {other!r}" for one, other in pairs)

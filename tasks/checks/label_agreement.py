@@ -19,17 +19,17 @@ class BetterOrder:
 
     Attributes:
         labels: for each output, the label that it seems to stand for.
-        agreeing: the number of labels that agree with the assumed order.
-        better: the number of labels that agree with this order.
+        agreeing: the number of labels that agree with the outputs in this order.
+        agreeing_as_assumed: the number that agree with them in the assumed order.
         total: the number of all labels.
-        clear: True if `better` is higher by at least three standard deviations, so that it is not chance.
+        is_clear: True if `agreeing` is higher by at least three standard deviations, so it is not chance.
     """
 
     labels: tuple[str, ...]
     agreeing: int
-    better: int
+    agreeing_as_assumed: int
     total: int
-    clear: bool
+    is_clear: bool
 
 
 def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOrder | None:
@@ -66,8 +66,8 @@ def better_order(task: Task, logits: np.ndarray, labels: np.ndarray) -> BetterOr
     differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()
     return BetterOrder(
         tuple(task.labels[label] for label in best),
-        round(n_assumed),
-        round(n_better),
-        round(actual.sum()),
-        bool(n_better - n_assumed >= _CLEAR_DEVIATIONS * np.sqrt(differing)),
+        agreeing=round(n_better),
+        agreeing_as_assumed=round(n_assumed),
+        total=round(actual.sum()),
+        is_clear=bool(n_better - n_assumed >= _CLEAR_DEVIATIONS * np.sqrt(differing)),
     )

@@ -12,7 +12,7 @@ from tasks.task_types.labels import ParsedLabels, RowProblem
 
 
 @dataclass(frozen=True)
-class Count:
+class LabelCount:
     """Number of rows with one label, one interval of scores, or (`span`) with or without an answer."""
 
     label: str
@@ -41,12 +41,12 @@ class Balance:
         else:
             self._count(labels)
 
-    def counts(self) -> tuple[Count, ...]:
+    def counts(self) -> tuple[LabelCount, ...]:
         """The counts of all rows."""
         if self._needs_all_rows and len(self._scores) > 1:
             self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
         order = sorted(self._rows, key=self._without_label.__eq__)  # unlabelled rows come last
-        return tuple(Count(label, self._rows[label]) for label in order)
+        return tuple(LabelCount(label, self._rows[label]) for label in order)
 
     def _count(self, labels: ParsedLabels) -> None:
         for label, rows in self._task.type.balance(self._task, labels):

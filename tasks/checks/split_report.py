@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.checks.data_quality import GroupSizes, imbalance, leakage, token_problems
-from tasks.checks.label_balance import Balance, Count
+from tasks.checks.label_balance import Balance, LabelCount
 from tasks.checks.row_checks import Problem, find_problems, is_blank
 from tasks.checks.row_hashes import RowHashes, hash_rows
 from tasks.checks.split_statistics import Lengths, SplitStatistics
@@ -43,7 +43,7 @@ class SplitReport:
     split: str
     path: str
     rows: int
-    balance: tuple[Count, ...]
+    balance: tuple[LabelCount, ...]
     lengths: tuple[Lengths, ...]
     duplicates: int
     overlap: int | None
@@ -139,7 +139,7 @@ def report_unlabelled(
         split=UNLABELLED,
         path=path,
         rows=len(rows),
-        balance=(Count("unlabelled", len(rows)),),
+        balance=(LabelCount("unlabelled", len(rows)),),
         lengths=statistics.lengths(),
         duplicates=len(rows) - len(statistics.distinct()),
         overlap=None if train_hashes is None else statistics.seen,

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
+from tasks.common.argument_checks import check_of
+from tasks.common.argument_markers import HIGH_LIMIT, Expected, IsDevice, Range, described
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
-from tasks.common.hint_checks import check_of
-from tasks.common.hint_words import HIGH_LIMIT, Expected, IsDevice, Range, described
 from tasks.common.scalar_checks import Check, Unfit
 
 P = ParamSpec("P")

@@ -186,7 +186,7 @@ class Mirror:
             known: the index before copying.
             last: files that are copied after the others, in this order.
         """
-        self.note(known)
+        self.write_index(known)
         if not files and not last:
             return
         system = self.system()[0]
@@ -204,12 +204,12 @@ class Mirror:
                 for _ in chain(pool.map(finish, files), map(finish, last)):
                     advance()
                     if time.monotonic() - saved > _INDEX_SECONDS:
-                        self.note(dict(known))  # a copy, as the threads go on
+                        self.write_index(dict(known))  # a copy, since the threads continue
                         saved = time.monotonic()
         finally:
-            self.note(known)
+            self.write_index(known)
 
-    def note(self, index: Mapping[str, Any]) -> None:
+    def write_index(self, index: Mapping[str, Any]) -> None:
         """Write the index."""
         write_json(self.folder / _INDEX, index)
 

@@ -34,14 +34,13 @@ Seed = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER, strict=True)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Layer = Annotated[int, Field(ge=0, le=1000)]
 Depth = Annotated[int, Field(ge=1, le=1000)]  # layers
-Width = Annotated[int, Field(ge=0, le=2**20)]
-Units = Annotated[int, Field(ge=1, le=32_768)]  # of a layer
-Vocabulary = Annotated[int, Field(ge=1, le=5_000_000)]
+Width = Annotated[int, Field(ge=0, le=2**20)]  # of a vector; 0 = there is none
+Units = Annotated[int, Field(ge=1, le=32_768)]  # a size of a layer, such as its width
+VocabularySize = Annotated[int, Field(ge=1, le=5_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*\z", max_length=100)]  # also a file's name
 Text = Annotated[str, Field(min_length=1)]
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 Read = TypeVar("Read")
 

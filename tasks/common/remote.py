@@ -48,7 +48,7 @@ def local_copy(url: str) -> Path:
     return copies[url]
 
 
-def local(value: Any) -> Any:
+def with_local_paths(value: Any) -> Any:
     """A value with paths of local copies in place of URLs: a text, a path, or a list or mapping of them."""
     if isinstance(value, Path):
         url = url_of(value)
@@ -56,5 +56,5 @@ def local(value: Any) -> Any:
     if isinstance(value, str):
         return IN_TEXT.sub(lambda match: str(local_copy(match[0])), value)
     if isinstance(value, Mapping):
-        return {key: local(part) for key, part in value.items()}
-    return type(value)(local(part) for part in value) if isinstance(value, list | tuple) else value
+        return {key: with_local_paths(part) for key, part in value.items()}
+    return type(value)(with_local_paths(part) for part in value) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Checks of single values: numbers, texts, paths; `tasks.common.hint_checks` combines them."""
+"""Checks of single values: numbers, texts, paths; `tasks.common.argument_checks` combines them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.common.hint_words import IsDevice, IsPath, Range, find_marker
+from tasks.common.argument_markers import IsDevice, IsPath, Range, find_marker
 
 Check = Callable[[Any], Any]  # returns the value to use; raises Unfit
 _LONGEST_PART = 255  # bytes of a part of a path, on all usual file systems
@@ -18,12 +18,12 @@ _LARGEST = 2**63 - 1
 
 
 class Unfit(Exception):
-    """A value that does not fit its hint.
+    """A value that does not fit its type hint.
 
     Attributes:
         value: the value, or the one inside it that does not fit.
         place: where this is, such as "[0]"; `is_key`: it is a key of the mapping there.
-        expected: what is expected, where the hint alone does not say it.
+        expected: what is expected, where the type hint alone does not say it.
         choices: the texts that are allowed, if there are only some.
         hint: how to fix it.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.common.errors import UserError
-from tasks.data.sources import Batches, DataSource, Read
+from tasks.data.sources import DataSource, ReadBatches, ReadSplit
 from tasks.task import Task
 
 
@@ -30,11 +30,11 @@ class CombinedSource(DataSource):
     def _folders(self) -> list[Path]:
         return [folder for source in self._sources for folder in source._folders()]
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         return next((read for source in self._sources if (read := source._find(task, split))), None)
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         return self._locate(task, split)
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         return next((read for source in self._sources if (read := source.unlabelled(task, named))), None)

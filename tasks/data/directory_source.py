@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tasks.common.errors import shorten
 from tasks.common.reading import real_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.urls import as_url
 from tasks.data.file_readers import READERS, SplitFiles
 from tasks.data.glue_release import find_release, read_release
 from tasks.data.missing_data import similar_split
-from tasks.data.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches
+from tasks.data.sources import DataSource, ReadBatches, ReadSplit, at_once, known_as, read_all_batches
 from tasks.task import UNLABELLED, Task
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
@@ -41,7 +41,7 @@ class DirectorySource(DataSource):
     def __init__(self, root: Path):
         self.name, self.root = as_url(str(root)), root
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         for name in known_as(task):
             for parent in (self.root / "glue" / name, self.root / name):
                 if read := _locate_file(parent, split, task):
@@ -55,7 +55,7 @@ class DirectorySource(DataSource):
             return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, hub_split, task)
         return None
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         if task.files and not (split in task.files and self._is_inside(task.files[split])):
             for parent in (self.root / "glue" / task.name, self.root / task.name):
                 if read := _locate_file(parent, split, task):
@@ -64,7 +64,7 @@ class DirectorySource(DataSource):
 
     def _is_inside(self, file: str) -> bool:
         """True for a path inside this directory, and for every relative path, which starts there."""
-        path = Path(local(file))
+        path = Path(with_local_paths(file))
         return not path.is_absolute() or real_path(path).is_relative_to(real_path(self.root))
 
     def outside_warning(self, splits: Iterable[tuple[Task, str]]) -> str | None:
@@ -82,7 +82,7 @@ class DirectorySource(DataSource):
             f"{shorten(paths)}, which the task names"
         )
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         if task.unlabelled:
             return super().unlabelled(task)
         for name in known_as(task):
@@ -119,7 +119,7 @@ def _split_files(parent: Path, split: str) -> list[Path]:
     return []
 
 
-def _locate_file(parent: Path, split: str, task: Task) -> Read | None:
+def _locate_file(parent: Path, split: str, task: Task) -> ReadSplit | None:
     """What reads the file of a split in a directory, or its shards; None if there is none."""
     paths = _split_files(parent, split)
     if not paths:

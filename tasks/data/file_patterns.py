@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.common.errors import UserError
 from tasks.common.reading import real_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.data.missing_data import missing_unlabelled
 from tasks.task import Task
 
@@ -21,7 +21,11 @@ def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
 
     The name of a file stands for this file, even if it contains characters of a pattern: "rows [1].csv".
     """
-    usable = [pattern for pattern in map(local, patterns) if root is not None or Path(pattern).is_absolute()]
+    usable = [
+        pattern
+        for pattern in map(with_local_paths, patterns)
+        if root is not None or Path(pattern).is_absolute()
+    ]
     folder = root or Path()
     files: list[Path] = []
     for pattern in usable:

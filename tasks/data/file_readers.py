@@ -1,4 +1,4 @@
-"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or some rows at a time."""
+"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or in batches."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ READERS: dict[str, _Batches] = {
     ".csv": _csv_batches,
     ".tsv": _tsv_batches,
 }
-BATCH = 50_000  # rows read at once
+BATCH_ROWS = 50_000  # rows read at once
 
 
 def suffix_of(path: Path) -> str | None:
@@ -235,7 +235,7 @@ def read_batches(
     Raises:
         UserError: as for `read_file`, when the iterator gets there.
     """
-    yield from READERS[suffix or _format(path)](path, texts, size or BATCH)
+    yield from READERS[suffix or _format(path)](path, texts, size or BATCH_ROWS)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class SplitFiles:
         return self.label or str(self.paths[0])
 
     def __call__(self, whole: bool) -> Iterator[RawTable]:
-        """The rows, some at a time, or all in one table."""
+        """The rows, in batches, or all in one table."""
         if whole:
             yield (
                 read_file(self.paths[0], self.texts)

@@ -21,7 +21,7 @@ from tasks.checks.row_checks import ProblemSummary
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.data import loading, rows
-from tasks.data.file_readers import BATCH, suffix_of
+from tasks.data.file_readers import BATCH_ROWS, suffix_of
 from tasks.data.loading import digest_rows, parse_tables, require_no_errors
 from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import RawTable, check_header
@@ -61,11 +61,11 @@ class FileRange:
         return self.stop - self.start
 
     def tables(self, columns: Sequence[str] | None = None, size: int | None = None) -> Iterator[pa.Table]:
-        """The rows, some at a time.
+        """The rows, in batches.
 
         Args:
             columns: the columns to read; None = all.
-            size: the maximum number of rows of a table; None = `BATCH`.
+            size: the maximum number of rows of a table; None = `BATCH_ROWS`.
 
         Raises:
             UserError: the file has changed since it was planned, or cannot be read.
@@ -78,7 +78,9 @@ class FileRange:
                 ends = np.cumsum(sizes)
                 groups = np.flatnonzero((ends > self.start) & (ends - sizes < self.stop))
                 row = int(ends[groups[0]] - sizes[groups[0]])
-                for batch in file.iter_batches(size or BATCH, row_groups=groups.tolist(), columns=columns):
+                for batch in file.iter_batches(
+                    size or BATCH_ROWS, row_groups=groups.tolist(), columns=columns
+                ):
                     first = min(max(self.start - row, 0), batch.num_rows)
                     part = batch.slice(first, self.stop - row - first)
                     row += batch.num_rows
@@ -173,9 +175,8 @@ class FileRows(RowsInFiles):
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         for number in range(first, last + 1):
             part = self.ranges[number]
-            shift = part.stop - int(
-                self._ends[number]
-            )  # from row numbers of this object to those of the file
+            # From row numbers of this object to those of the file.
+            shift = part.stop - int(self._ends[number])
             begin, end = max(start + shift, part.start), min(stop + shift, part.stop)
             chosen.append(replace(part, start=begin, stop=end))
         return replace(self, ranges=tuple(chosen), first=self.first + start, digest="")
@@ -195,7 +196,7 @@ class FileRows(RowsInFiles):
         return concat(require_no_errors(parts, f"{self.task.name}/{self.split}"))
 
     def raw_tables(self) -> Iterator[RawTable]:
-        """The raw rows with the task's columns, some at a time; no table crosses a block boundary."""
+        """The raw rows with the task's columns, in batches; no table crosses a block boundary."""
         row = self.first
         for part in self.ranges:
             for table in part.tables():

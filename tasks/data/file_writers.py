@@ -1,4 +1,4 @@
-"""Writing rows and further columns to a file or to standard output, some rows at a time."""
+"""Writing rows and further columns to a file or to standard output, in batches."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _Part = TypeVar("_Part")
 
 
 def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
-    """Read and validate one split, some rows at a time.
+    """Read and validate one split, in batches.
 
     The texts of more than `tasks.data.rows.MAPPED_ROWS` rows are memory-mapped.
 

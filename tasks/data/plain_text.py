@@ -19,7 +19,7 @@ from tasks.data.raw_table import check_header, python_values
 from tasks.data.text_lines import bounded, opened, repeated_key
 from tasks.task import Task
 
-TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
+TEXT_TASK = Task("text", "text", ("text",), metrics=(), validation=(), test=())
 TEXTS_PER_CHUNK = 4096
 _FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
 _EDGE = 1 << 20

@@ -136,13 +136,13 @@ def contradicted_labels(task: Task, soft: ParsedSoftLabels, labels: np.ndarray) 
         labels: the labels of the same rows; see `tasks.data.rows.Rows`.
     """
     better = better_order(task, soft.logits[soft.valid], labels[soft.valid])
-    if better is None or not better.clear:
+    if better is None or not better.is_clear:
         return None
     return (
         f"the soft labels seem to be in another order: as {', '.join(task.labels)}, they agree with "
-        f"{better.agreeing:,} of {better.total:,} labels of the same rows; as {', '.join(better.labels)}, "
-        f"with {better.better:,}; expected: the order of the task's labels, or a mapping from labels to "
-        "numbers"
+        f"{better.agreeing_as_assumed:,} of {better.total:,} labels of the same rows; as "
+        f"{', '.join(better.labels)}, with {better.agreeing:,}; expected: the order of the task's labels, or "
+        "a mapping from labels to numbers"
     )
 
 

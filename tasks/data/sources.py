@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
-from tasks.common.remote import local, local_copy
+from tasks.common.remote import local_copy, with_local_paths
 from tasks.common.scalar_checks import path_problem
 from tasks.common.urls import url_of
 from tasks.data import file_readers
@@ -26,8 +26,8 @@ from tasks.data.raw_table import RawTable
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 
-Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
-Read = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
+ReadBatches = Callable[[], Iterator[RawTable]]  # reads rows, in batches
+ReadSplit = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
 
 
 class DataSource(ABC):
@@ -44,7 +44,7 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         """A function that reads one split of a task without its own files; None if the split is missing."""
 
     def splits(self, task: Task) -> list[str]:
@@ -63,7 +63,7 @@ class DataSource(ABC):
         return raw
 
     def batches(self, task: Task, split: str, *, whole: bool = False) -> Iterator[RawTable]:
-        """The rows of `raw_table`, some at a time, so that a split may be larger than memory.
+        """The rows of `raw_table`, in batches, so that a split may be larger than memory.
 
         Args:
             whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
@@ -88,8 +88,8 @@ class DataSource(ABC):
         read = self._find(task, split)
         return read if isinstance(read, SplitFiles) else None
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        """A function that reads the unlabelled rows of a task, some at a time; None if there are none.
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
+        """A function that reads the unlabelled rows of a task, in batches; None if there are none.
 
         Args:
             named: True if they were asked for; the pocket tasks have such rows only then.
@@ -127,7 +127,7 @@ class DataSource(ABC):
         """The directories in which a task's own relative files are looked up."""
         return [self.root] if self.root else []
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         if not task.files:
             read = self._locate(task, split)
             if read is None and task.trained_on and split == task.train:
@@ -135,7 +135,7 @@ class DataSource(ABC):
             return read
         if split not in task.files:
             return None
-        file = local(task.files[split])
+        file = with_local_paths(task.files[split])
         path = (self.root or Path()) / file
         usable = path.is_file() and (self.root is not None or Path(file).is_absolute())
         return SplitFiles([path], task.columns) if usable else None
@@ -151,13 +151,13 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         from tasks.pocket import POCKET_SPLITS
 
         name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
         return None if name is None else self._generated(name, split)
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         from tasks.pocket import has_unlabelled
 
         name = next(filter(has_unlabelled, known_as(task)), None) if named else None
@@ -165,7 +165,7 @@ class PocketSource(DataSource):
             return super().unlabelled(task)
         return partial(self._generated(name, UNLABELLED), False)
 
-    def _generated(self, name: str, split: str) -> Read:
+    def _generated(self, name: str, split: str) -> ReadSplit:
         from tasks.pocket import generate
 
         return at_once(lambda: RawTable(generate(name, split), f"pocket:{name}/{split}"))
@@ -176,7 +176,7 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         location = task.on_hub(split)
         if location is None or split not in task.splits:
             return None
@@ -190,10 +190,10 @@ class FilesSource(DataSource):
 
     name = "the task files"
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         return None
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         if not task.files:
             raise UserError(
                 f"the task {task.name!r} names no files of its own, so it needs data",
@@ -270,17 +270,17 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 
 def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
-    """The rows of some files, some at a time."""
+    """The rows of some files, in batches."""
     for path in paths:
         yield from read_batches(path, task.columns)
 
 
-def at_once(read: Callable[[], RawTable]) -> Read:
+def at_once(read: Callable[[], RawTable]) -> ReadSplit:
     """A `Read` function for a table that can only be read as a whole."""
 
     def parts(whole: bool) -> Iterator[RawTable]:
         raw = read()
-        yield from [raw] if whole else raw.parts(file_readers.BATCH)
+        yield from [raw] if whole else raw.parts(file_readers.BATCH_ROWS)
 
     return parts
 

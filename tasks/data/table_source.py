@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, brief, shorten
 from tasks.common.reading import require_file
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.scalar_checks import path_problem
 from tasks.data.file_readers import SplitFiles
 from tasks.data.missing_data import similar_name, similar_split
 from tasks.data.raw_table import RawTable
-from tasks.data.sources import Batches, DataSource, Read, at_once
+from tasks.data.sources import DataSource, ReadBatches, ReadSplit, at_once
 from tasks.data.tables import ACCEPTED_TABLES, as_table
 from tasks.task import UNLABELLED, Task
 
@@ -59,17 +59,17 @@ class TableSource(DataSource):
         """The names of the tasks that have rows."""
         return list(self._tables)
 
-    def _locate(self, task: Task, split: str) -> Read | None:
+    def _locate(self, task: Task, split: str) -> ReadSplit | None:
         rows = self._tables.get(task.name, {}).get(split)
         if isinstance(rows, Path):
             return SplitFiles([rows], task.columns)
         return None if rows is None else at_once(lambda: RawTable(rows, f"{self.name}:{task.name}/{split}"))
 
-    def _find(self, task: Task, split: str) -> Read | None:
+    def _find(self, task: Task, split: str) -> ReadSplit | None:
         """Rows in memory take precedence over a task's own files."""
         return self._locate(task, split)
 
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+    def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         """Rows in memory take precedence over a task's own files."""
         read = self._locate(task, UNLABELLED)
         return super().unlabelled(task) if read is None else partial(read, False)
@@ -101,7 +101,7 @@ def _table_or_file(rows: Any, what: str) -> pa.Table | Path:
     if isinstance(rows, str | os.PathLike):
         if expected := path_problem(os.fspath(rows)):
             raise UserError(f"the file of {what} cannot be {brief(rows)}", expected=expected)
-        return require_file(Path(local(os.path.expanduser(rows))), f"the file of {what}")
+        return require_file(Path(with_local_paths(os.path.expanduser(rows))), f"the file of {what}")
     if isinstance(rows, Sequence) and rows and all(isinstance(row, str | os.PathLike) for row in rows):
         raise UserError(
             f"{what} cannot be {a_type(rows)} of strings or paths",

@@ -30,7 +30,7 @@ from tasks.data.loading import require_valid, sample_indices, sample_rows
 from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import ANSWERS, STEP, Rows, concat, has_label
-from tasks.data.sources import Batches, DataSource, read_all_batches
+from tasks.data.sources import DataSource, ReadBatches, read_all_batches
 from tasks.data.tables import as_table
 from tasks.task import UNLABELLED, Task
 
@@ -80,7 +80,7 @@ class UnlabelledRequest:
         limit = {} if self.limit is None else {"unlabelled_limit": self.limit}
         return ({"unlabelled": named} if named else {}) | limit
 
-    def open(self, source: DataSource, task: Task) -> Batches | None:
+    def open(self, source: DataSource, task: Task) -> ReadBatches | None:
         """A function that reads the unlabelled rows of a task; None if it has none.
 
         Raises:
@@ -183,7 +183,7 @@ def _refuse_labels(task: Task, raw: RawTable) -> None:
 
 
 def append_unlabelled(
-    task: Task, train: Rows, batches: Batches, limit: int | None = None
+    task: Task, train: Rows, batches: ReadBatches, limit: int | None = None
 ) -> tuple[Rows, int]:
     """The training rows followed by the unlabelled rows, and the number of these.
 

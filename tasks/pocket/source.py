@@ -14,7 +14,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tasks.common.errors import unknown
-from tasks.pocket import entailment, reading, single
+from tasks.pocket import entailment, reading_comprehension, single
 from tasks.pocket import paraphrases as pairs
 from tasks.pocket.rare_words import with_rare_words
 from tasks.pocket.rng import GeneratedRow, Maker, Rng
@@ -45,7 +45,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class GeneratedTask:
     """How one task is generated: its text columns, its pools of rows, and the Arrow type of its labels."""
 
     columns: tuple[str, ...]
@@ -57,29 +57,29 @@ SENTENCES = ("sentence1", "sentence2")
 MATCHED = {"train": 600, "validation_matched": VALIDATION, "test_matched": TEST}
 MISMATCHED = {"validation_mismatched": VALIDATION, "test_mismatched": TEST}
 
-RECIPES = {
-    "cola": Recipe(("sentence",), (Pool(single.cola, (1, 0), SIZES),)),
-    "sst2": Recipe(("sentence",), (Pool(single.sst2, (1, 0), SIZES),)),
-    "mrpc": Recipe(SENTENCES, (Pool(pairs.mrpc, (1, 0), SIZES),)),
-    "stsb": Recipe(SENTENCES, (Pool(pairs.stsb, (0, 1, 2, 3, 4, 5), SIZES),), pa.float32()),
-    "qqp": Recipe(("question1", "question2"), (Pool(pairs.qqp, (1, 0), SIZES),)),
-    "mnli": Recipe(
+GENERATED_TASKS = {
+    "cola": GeneratedTask(("sentence",), (Pool(single.cola, (1, 0), SIZES),)),
+    "sst2": GeneratedTask(("sentence",), (Pool(single.sst2, (1, 0), SIZES),)),
+    "mrpc": GeneratedTask(SENTENCES, (Pool(pairs.mrpc, (1, 0), SIZES),)),
+    "stsb": GeneratedTask(SENTENCES, (Pool(pairs.stsb, (0, 1, 2, 3, 4, 5), SIZES),), pa.float32()),
+    "qqp": GeneratedTask(("question1", "question2"), (Pool(pairs.qqp, (1, 0), SIZES),)),
+    "mnli": GeneratedTask(
         ("premise", "hypothesis"),
         (
             Pool(entailment.mnli(TOWN), (0, 1, 2), MATCHED),
             Pool(entailment.mnli(OFFICE), (0, 1, 2), MISMATCHED),
         ),
     ),
-    "qnli": Recipe(("question", "sentence"), (Pool(reading.qnli, (0, 1), SIZES),)),
-    "rte": Recipe(SENTENCES, (Pool(entailment.rte, (0, 1), SIZES),)),
-    "wnli": Recipe(SENTENCES, (Pool(entailment.wnli, (1, 0), SIZES),)),
-    "ax": Recipe(("premise", "hypothesis"), (Pool(entailment.ax, (0, 1, 2), {"test": 60}),)),
+    "qnli": GeneratedTask(("question", "sentence"), (Pool(reading_comprehension.qnli, (0, 1), SIZES),)),
+    "rte": GeneratedTask(SENTENCES, (Pool(entailment.rte, (0, 1), SIZES),)),
+    "wnli": GeneratedTask(SENTENCES, (Pool(entailment.wnli, (1, 0), SIZES),)),
+    "ax": GeneratedTask(("premise", "hypothesis"), (Pool(entailment.ax, (0, 1, 2), {"test": 60}),)),
 }
 
 POCKET_SPLITS: dict[str, tuple[str, ...]] = {
     **{
-        name: tuple(split for pool in recipe.pools for split in pool.sizes)
-        for name, recipe in RECIPES.items()
+        name: tuple(split for pool in generated.pools for split in pool.sizes)
+        for name, generated in GENERATED_TASKS.items()
     },
     "squad": tuple(SQUAD_SIZES),
     "squad_v2": tuple(SQUAD_SIZES),
@@ -89,7 +89,7 @@ POCKET_SPLITS: dict[str, tuple[str, ...]] = {
 
 def has_unlabelled(task_name: str) -> bool:
     """True if a task has the split `unlabelled`."""
-    return task_name in RECIPES and "train" in POCKET_SPLITS[task_name]
+    return task_name in GENERATED_TASKS and "train" in POCKET_SPLITS[task_name]
 
 
 def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
@@ -105,13 +105,13 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
         raise unknown(f"split of the pocket task {task_name}:", split, splits)
     if task_name in ("squad", "squad_v2"):
         return _squad_table(_paragraphs(task_name, seed)[split], split)
-    recipe = RECIPES[task_name]
+    generated = GENERATED_TASKS[task_name]
     rows = _unlabelled(task_name, seed) if split == UNLABELLED else _generate_splits(task_name, seed)[split]
-    arrays = [pa.array([row.texts[i] for row in rows], pa.string()) for i in range(len(recipe.columns))]
-    names = list(recipe.columns)
+    arrays = [pa.array([row.texts[i] for row in rows], pa.string()) for i in range(len(generated.columns))]
+    names = list(generated.columns)
     if split != UNLABELLED:
         hidden = split.startswith("test")
-        arrays.append(pa.array([-1 if hidden else row.label for row in rows], recipe.label))
+        arrays.append(pa.array([-1 if hidden else row.label for row in rows], generated.label))
         names.append("label")
     arrays.append(pa.array(range(len(rows)), pa.int32()))
     return pa.table(arrays, names=[*names, "idx"])
@@ -121,7 +121,7 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
 def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
     """Every labelled split of a task: rows with different texts, distributed to the splits in order."""
     splits: dict[str, list[GeneratedRow]] = {}
-    for number, pool in enumerate(RECIPES[task_name].pools):
+    for number, pool in enumerate(GENERATED_TASKS[task_name].pools):
         rng = Rng(f"pocket/{task_name}/{number}/{seed}")
         rows = iter(_different_rows(rng, pool, sum(pool.sizes.values())))
         for split, size in pool.sizes.items():
@@ -133,10 +133,10 @@ def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]
 
 @lru_cache(maxsize=16)
 def _unlabelled(task_name: str, seed: int) -> list[GeneratedRow]:
-    """Rows of the kind of the training rows, with rare words, that are in no other split."""
+    """Rows like the training rows but with rare words, which are in no other split."""
     rng = Rng(f"pocket/{task_name}/{UNLABELLED}/{seed}")
     others = {row.texts for rows in _generate_splits(task_name, seed).values() for row in rows}
-    drawn = _different_rows(rng, RECIPES[task_name].pools[0], UNLABELLED_ROWS)
+    drawn = _different_rows(rng, GENERATED_TASKS[task_name].pools[0], UNLABELLED_ROWS)
     return [row for row in (_rare(rng, row) for row in drawn) if row.texts not in others]
 
 
@@ -153,25 +153,25 @@ def _rare(rng: Rng, row: GeneratedRow) -> GeneratedRow:
 
 
 @lru_cache(maxsize=4)
-def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.GeneratedParagraph]]:
+def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading_comprehension.GeneratedParagraph]]:
     """Both splits of a SQuAD task: articles with different titles, until a split has enough questions.
 
     In squad_v2 every fourth question has no answer.
     """
     rng = Rng(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
-    splits: dict[str, list[reading.GeneratedParagraph]] = {}
+    splits: dict[str, list[reading_comprehension.GeneratedParagraph]] = {}
     for split, size in SQUAD_SIZES.items():
         splits[split] = []
         while sum(len(paragraph.questions) for paragraph in splits[split]) < size:
-            paragraph = reading.squad(rng, unanswered=task_name == "squad_v2")
+            paragraph = reading_comprehension.squad(rng, unanswered=task_name == "squad_v2")
             if paragraph.title not in titles:
                 titles.add(paragraph.title)
                 splits[split].append(paragraph)
     return splits
 
 
-def _squad_table(paragraphs: list[reading.GeneratedParagraph], split: str) -> pa.Table:
+def _squad_table(paragraphs: list[reading_comprehension.GeneratedParagraph], split: str) -> pa.Table:
     """One row per question, with SQuAD's columns."""
     questions = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
     answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])

@@ -33,13 +33,13 @@ class Answer:
         """How much higher the best span scores than "no answer"."""
         return self.score - self.null
 
-    def found(self, least: float) -> bool:
-        """True if there is an answer that beats "no answer" by more than `least`."""
-        return self.text.strip() != "" and self.margin > least
+    def found(self, min_margin: float) -> bool:
+        """True if there is an answer that beats "no answer" by more than `min_margin`."""
+        return self.text.strip() != "" and self.margin > min_margin
 
-    def refused(self, least: float) -> bool:
-        """True if "no answer" wins; by a margin of at least `least` if that is positive."""
-        return self.margin <= -max(least, 0.0)
+    def refused(self, min_margin: float) -> bool:
+        """True if "no answer" wins; by a margin of at least `min_margin` if that is positive."""
+        return self.margin <= -max(min_margin, 0.0)
 
 
 class Answerer(Protocol):

@@ -73,7 +73,7 @@ def matthews(rows: Predictions) -> float:
     """Matthews correlation coefficient for any number of classes; 0 if either side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
-    if _constant(rows.labels) or _constant(rows.predictions):
+    if _is_constant(rows.labels) or _is_constant(rows.predictions):
         return 0.0
     return float(matthews_corrcoef(rows.labels, rows.predictions))
 
@@ -161,7 +161,7 @@ def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
     return labels
 
 
-def _constant(values: np.ndarray) -> bool:
+def _is_constant(values: np.ndarray) -> bool:
     """True if the values are equal up to float64 rounding."""
     return bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
 
@@ -169,7 +169,7 @@ def _constant(values: np.ndarray) -> bool:
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
-    if _constant(first) or _constant(second):
+    if _is_constant(first) or _is_constant(second):
         return 0.0
     return float(pearsonr(first, second).statistic)
 

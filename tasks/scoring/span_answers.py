@@ -9,7 +9,7 @@ import numpy as np
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.token_layout import Layout
 
-LONGEST = 30  # maximum tokens of an answer
+MAX_ANSWER_TOKENS = 30  # maximum tokens of an answer
 _CHUNK = 256  # windows decoded at once
 
 
@@ -53,8 +53,9 @@ class SpanAnswers:
 def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: int = 1) -> SpanAnswers:
     """Decode the best answers of the rows that the windows were cut from.
 
-    A span lies inside the context, has at most LONGEST tokens, and scores start + end logit. The answers of
-    a row are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
+    A span lies inside the context and has at most MAX_ANSWER_TOKENS tokens. Its score is the sum of its start
+    and end logits. The answers of a row are the best spans of all its windows, each text once (BERT, Devlin
+    et al. 2019, section 4.3).
 
     Args:
         encoded: all windows.
@@ -105,15 +106,15 @@ def _top_spans(
         first, last = (
             np.where(inside, np.take_along_axis(values[:, k], positions, 1), -np.inf) for k in (0, 1)
         )
-        padded = np.pad(last, ((0, 0), (0, LONGEST - 1)), constant_values=-np.inf)
-        ends = np.lib.stride_tricks.sliding_window_view(padded, LONGEST, 1)
-        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * LONGEST)
+        padded = np.pad(last, ((0, 0), (0, MAX_ANSWER_TOKENS - 1)), constant_values=-np.inf)
+        ends = np.lib.stride_tricks.sliding_window_view(padded, MAX_ANSWER_TOKENS, 1)
+        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * MAX_ANSWER_TOKENS)
         count = min(n_best, sums.shape[1])
         best = np.argpartition(-sums, count - 1, 1)[:, :count]
         best_sums = np.take_along_axis(sums, best, 1)
         order = np.argsort(-best_sums, 1, kind="stable")
         best = np.take_along_axis(best, order, 1)
         scores[chunk, :count] = np.take_along_axis(best_sums, order, 1)
-        firsts[chunk, :count] = best // LONGEST
-        lasts[chunk, :count] = best // LONGEST + best % LONGEST
+        firsts[chunk, :count] = best // MAX_ANSWER_TOKENS
+        lasts[chunk, :count] = best // MAX_ANSWER_TOKENS + best % MAX_ANSWER_TOKENS
     return scores, firsts, lasts

@@ -17,8 +17,12 @@ from tasks.data.raw_table import RawTable
 from tasks.data.rows import has_label
 from tasks.task import Task
 
+# Kinds of invalid labels (`RowProblem.kind`).
 UNKNOWN_LABEL = "unknown label"
+NOT_A_NUMBER = "not a number"
+OUT_OF_RANGE = "out of range"
 _MISSING = ("", "-1", "-1.0", "nan")
+_FEW = 8  # labels that are listed in their order
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def read_values(
     texts = task_labels(task, table)
     wrong = np.isnan(values)
     if task.may_be_unlabelled(split):
-        wrong &= ~missing(texts)
+        wrong &= ~means_unlabelled(texts)
     problems = []
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
@@ -108,7 +112,7 @@ def read_values(
     return ParsedLabels(values, problems)
 
 
-def missing(texts: pa.Array) -> np.ndarray:
+def means_unlabelled(texts: pa.Array) -> np.ndarray:
     """(n,) bool, True for label texts that mean "unlabelled", such as blank ones."""
     is_missing = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string()))
     is_missing = pc.or_(is_missing, pc.equal(pc.utf8_trim_whitespace(texts), "").fill_null(True))
@@ -198,14 +202,11 @@ def _is_number(name: str) -> bool:
         return False
 
 
-def alike(labels: Sequence[str]) -> list[tuple[str, str]]:
+def nearly_equal_labels(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of labels that differ only in upper and lower case or in the spaces around them."""
     first: dict[str, str] = {}
     pairs = [(first.setdefault(label.strip().casefold(), label), label) for label in labels]
     return [pair for pair in pairs if pair[0] != pair[1]]
-
-
-_FEW = 8  # labels that are listed in their order
 
 
 def named_ids(task: Task, text: str = "") -> str:

@@ -19,11 +19,12 @@ from tasks.scoring.metrics import Predictions
 from tasks.scoring.row_predictions import RowPredictions, probabilities_problem
 from tasks.task import Task
 from tasks.task_types.labels import (
+    UNKNOWN_LABEL,
     ParsedLabels,
     RowProblem,
     class_ids,
     label_texts,
-    missing,
+    means_unlabelled,
     named_ids,
     split_label_list,
 )
@@ -76,7 +77,7 @@ class MultiLabel(TaskType):
             elif len(unknown):
                 label = brief(flat[start + int(unknown[0])].as_py())
                 message = f"label {label}; expected: {named_ids(task)}"
-                problems.append(RowProblem(row, task.label, message, "unknown label"))
+                problems.append(RowProblem(row, task.label, message, UNKNOWN_LABEL))
             elif names is not None:
                 values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
             start = end
@@ -188,5 +189,7 @@ def _plain_values(column: pa.ChunkedArray) -> list[Any]:
 def _split(value: Any, task: Task) -> list[str] | None:
     """The labels of one row as text; None = unlabelled."""
     if isinstance(value, str):
-        return None if missing(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
+        return (
+            None if means_unlabelled(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
+        )
     return None if value is None else [str(name).strip() for name in value]

@@ -14,7 +14,7 @@ from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, read_values, task_labels
+from tasks.task_types.labels import NOT_A_NUMBER, OUT_OF_RANGE, ParsedLabels, read_values, task_labels
 from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _scores(task: Task, texts: pa.Array) -> np.ndarray:
 
 def _kind_of_problem(text: str) -> str:
     """The kind of problem of a label that is not a score of the task."""
-    return "not a number" if math.isnan(_number(text)) else "out of range"
+    return NOT_A_NUMBER if math.isnan(_number(text)) else OUT_OF_RANGE
 
 
 def _number(text: str) -> float:

@@ -73,7 +73,7 @@ class Tokens:
 class ModelInputs:
     """The inputs of one model: either `joined`, one sequence per row, or `texts`, one sequence per text.
 
-    Texts that are side by side are one sequence per row, too.
+    Texts that are side by side are also one sequence per row.
     """
 
     joined: Tokens | None = None

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFa
 
 from augment.contextual import Contextual
 from augment.copy_shards import make_copies
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.masked_lm import open_masked_lm
 from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError
@@ -254,14 +254,14 @@ def test_two_workers_write_identical_output_and_a_different_model_is_rejected(
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     rows = {"mrpc": make_rows(TEXTS * 4, TEXTS[::-1] * 4)}
     method = Contextual(str(masked_lm), device="cpu").prepare(rows)
-    job = CorpusJob(method, {"mrpc": 3}, "made up", "0.1", "mtkd", shard_copies=20)
-    write_corpus(job, rows, tmp_path / "one")
-    assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2, engine)).made == 4
+    spec = CorpusSpec(method, {"mrpc": 3}, "made up", "0.1", "mtkd", shard_copies=20)
+    write_corpus(spec, rows, tmp_path / "one")
+    assert write_corpus(spec, rows, tmp_path / "two", workers=Workers(2, engine)).made == 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
-    moved = replace(job, augmenter=replace(method, model="moved"))
+    moved = replace(spec, augmenter=replace(method, model="moved"))
     assert write_corpus(moved, rows, tmp_path / "one").made == 0
-    other = replace(job, augmenter=replace(method, digest="other"))
+    other = replace(spec, augmenter=replace(method, digest="other"))
     with pytest.raises(UserError, match="is another model on"):
         other.augmenter.loader()
     with pytest.raises(UserError, match="another corpus"):

@@ -19,7 +19,7 @@ import pytest
 from interrupted_shards import flip_a_bit, interrupt
 
 from augment.copies_warnings import copies_warnings
-from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
+from augment.corpus_writer import CorpusSpec, copies_of, total_copies, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
 from mtkd.output_files.output_directory import CLAIM
@@ -31,7 +31,7 @@ from tasks.data.rows import Rows
 from tasks.task import Task
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = CorpusJob(
+SPEC = CorpusSpec(
     Masking(0.3, seed=5), {"rte": 4, "sst2": 3}, "made up", "0.1", "mtkd augment mask", shard_copies=90
 )
 
@@ -62,7 +62,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("corpora") / "whole"
-    write_corpus(JOB, ROWS, out)
+    write_corpus(SPEC, ROWS, out)
     return out
 
 
@@ -76,8 +76,8 @@ def finished_copy(finished: Path, tmp_path: Path) -> Path:
 
 def test_rows_read_back_in_order_and_unlabelled(finished):
     assert [task.name for task in read_corpus(finished).tasks] == ["rte", "sst2"]
-    for task, copies in JOB.copies.items():
-        table = pa.concat_tables([part.table for part in JOB.augmenter.make(ROWS[task], copies)])
+    for task, copies in SPEC.copies.items():
+        table = pa.concat_tables([part.table for part in SPEC.augmenter.make(ROWS[task], copies)])
         rows = corpus_rows(finished, task)
         columns = ["text", "text_pair"][: len(ROWS[task].texts)]
         assert [text.to_pylist() for text in rows.texts] == [table[name].to_pylist() for name in columns]
@@ -89,7 +89,7 @@ def test_rows_read_back_in_order_and_unlabelled(finished):
 
 def test_manifest_counts_match_the_shards(finished):
     manifest = read_corpus(finished)
-    assert manifest.rows == total_copies(JOB, ROWS) == 700
+    assert manifest.rows == total_copies(SPEC, ROWS) == 700
     assert manifest.settings == {"p": 0.3, "seed": 5, "mask_token": "[MASK]"}
     assert len(manifest.shards) == 5 + 4  # 22 rows * 4 copies per shard; 30 rows * 3 copies
     for entry in manifest.tasks:
@@ -115,8 +115,8 @@ def test_rows_without_text_are_not_copied(tmp_path):
         "sst2": replace(ROWS["sst2"].slice(0, 4), texts=(pa.array(texts),)),
     }
     for method in (Masking(0.3, seed=5), Replacement(tagger="none")):
-        job = replace(JOB, augmenter=method.prepare(rows), shard_copies=8)
-        write_corpus(job, rows, tmp_path / method.name)
+        spec = replace(SPEC, augmenter=method.prepare(rows), shard_copies=8)
+        write_corpus(spec, rows, tmp_path / method.name)
         manifest = read_corpus(tmp_path / method.name)
         assert [(task.source_rows, task.rows) for task in manifest.tasks] == [(4, 2 * 4), (4, 2 * 3)]
         parents = corpus_rows(tmp_path / method.name, "rte").uids.to_pylist()
@@ -127,7 +127,7 @@ def test_rows_without_text_are_not_copied(tmp_path):
 
 def test_many_unchanged_copies_cause_a_warning(finished, tmp_path):
     assert copies_warnings(read_corpus(finished)) == []
-    write_corpus(replace(JOB, augmenter=Masking(0.01)), ROWS, tmp_path / "c")
+    write_corpus(replace(SPEC, augmenter=Masking(0.01)), ROWS, tmp_path / "c")
     first, _ = copies_warnings(read_corpus(tmp_path / "c"))
     assert "no word is changed in" in first and "a higher probability than `p=0.01` changes more" in first
 
@@ -148,13 +148,13 @@ def test_memory_mapped_texts_write_identical_output(tmp_path, method):
 
     kinds = {"plain": ROWS, "mapped": {task: widened(rows) for task, rows in ROWS.items()}}
     for name, rows in kinds.items():
-        write_corpus(replace(JOB, augmenter=method.prepare(rows)), rows, tmp_path / name)
+        write_corpus(replace(SPEC, augmenter=method.prepare(rows)), rows, tmp_path / name)
     assert contents(tmp_path / "mapped") == contents(tmp_path / "plain")
 
 
 def test_two_processes_write_identical_output(finished, tmp_path):
     done: list[int] = []
-    assert write_corpus(JOB, ROWS, tmp_path / "two", workers=Workers(2), advance=done.append).made == 9
+    assert write_corpus(SPEC, ROWS, tmp_path / "two", workers=Workers(2), advance=done.append).made == 9
     assert contents(tmp_path / "two") == contents(finished)
     assert sum(done) == 700
 
@@ -169,15 +169,15 @@ def test_interrupted_job_resumes_to_identical_output(finished, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_corpus(JOB, ROWS, out, advance=stop)
+        write_corpus(SPEC, ROWS, out, advance=stop)
     assert not [name for name in contents(out) if name.endswith(".tmp")]
     with pytest.raises(UserError, match="unfinished corpus"):
         read_corpus(out)
     kept = len(list(out.glob("data/*.parquet")))
-    written = write_corpus(JOB, ROWS, out)
+    written = write_corpus(SPEC, ROWS, out)
     assert (written.made, written.kept) == (9 - kept, kept) and kept > 0
     assert contents(out) == contents(finished)
-    assert write_corpus(JOB, ROWS, out).made == 0
+    assert write_corpus(SPEC, ROWS, out).made == 0
     assert contents(out) == contents(finished)
 
 
@@ -185,11 +185,11 @@ def test_a_shard_damaged_after_an_interruption_is_rebuilt(finished, tmp_path, mo
     out = tmp_path / "c"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt(patch, 3, KeyboardInterrupt())
-        write_corpus(JOB, ROWS, out)
+        write_corpus(SPEC, ROWS, out)
     first, second, _ = sorted(out.glob("data/*.parquet"))
     flip_a_bit(first, 300)
     second.with_name(second.name + ".digest").unlink()
-    written = write_corpus(JOB, ROWS, out)
+    written = write_corpus(SPEC, ROWS, out)
     assert (written.made, written.kept) == (8, 1)
     assert f"are rewritten: data/{first.name}, data/{second.name}\n" in capsys.readouterr().err
     assert contents(out) == contents(finished)
@@ -210,7 +210,7 @@ if __name__ == "__main__":
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
     options = dict(workers=here["Workers"](int(sys.argv[3])), advance=advance)
-    here["write_corpus"](here["JOB"], here["ROWS"], Path(sys.argv[2]), **options)
+    here["write_corpus"](here["SPEC"], here["ROWS"], Path(sys.argv[2]), **options)
 """
 
 
@@ -227,12 +227,12 @@ def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
             assert process.stdout is not None and process.stdout.readline() == b"now\n"
             if workers == 2:
                 with pytest.raises(UserError, match="another process is writing"):
-                    write_corpus(JOB, ROWS, out)
+                    write_corpus(SPEC, ROWS, out)
         finally:
             process.kill()
         process.stdout.read()  # ends only when the workers, which share it, have exited
     assert not (out / "manifest.json").exists()
-    written = write_corpus(JOB, ROWS, out)
+    written = write_corpus(SPEC, ROWS, out)
     assert written.kept >= 3 and written.made + written.kept == 9
     assert contents(out) == contents(finished)
 
@@ -240,23 +240,23 @@ def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
 def test_a_different_job_is_rejected_without_overwrite(finished, finished_copy):
     before = contents(finished_copy)
     others = [
-        replace(JOB, augmenter=Masking(0.3, seed=6)),
-        replace(JOB, copies={"rte": 4, "sst2": 2}),
-        replace(JOB, shard_copies=100),
+        replace(SPEC, augmenter=Masking(0.3, seed=6)),
+        replace(SPEC, copies={"rte": 4, "sst2": 2}),
+        replace(SPEC, shard_copies=100),
     ]
     for other in others:
         with pytest.raises(UserError, match="another corpus") as error:
             write_corpus(other, ROWS, finished_copy)
         assert "`overwrite=True`" in str(error.value)
     with pytest.raises(UserError, match="another corpus"):
-        write_corpus(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, finished_copy)
+        write_corpus(SPEC, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, finished_copy)
     (finished_copy / "manifest.json").unlink()
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(others[0], ROWS, finished_copy)
     assert contents(finished_copy) == {name: raw for name, raw in before.items() if name != "manifest.json"}
     write_corpus(others[1], ROWS, finished_copy, overwrite=True)
     assert read_corpus(finished_copy).task("sst2").rows == 200
-    write_corpus(JOB, ROWS, finished_copy, overwrite=True)
+    write_corpus(SPEC, ROWS, finished_copy, overwrite=True)
     assert contents(finished_copy) == contents(finished)
 
 
@@ -265,7 +265,7 @@ def test_a_shard_missing_from_the_manifest_is_not_touched(finished_copy, overwri
     (finished_copy / "data/mine-00000.parquet").write_text("work of years")
     before = contents(finished_copy)
     with pytest.raises(UserError, match=r"do not belong to a corpus: data/mine-00000\.parquet\n"):
-        write_corpus(replace(JOB, shard_copies=100), ROWS, finished_copy, overwrite=overwrite)
+        write_corpus(replace(SPEC, shard_copies=100), ROWS, finished_copy, overwrite=overwrite)
     assert contents(finished_copy) == before
 
 
@@ -275,7 +275,7 @@ def test_a_directory_with_other_files_is_not_touched(tmp_path, name, overwrite):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
     with pytest.raises(UserError):
-        write_corpus(JOB, ROWS, tmp_path, overwrite=overwrite)
+        write_corpus(SPEC, ROWS, tmp_path, overwrite=overwrite)
     assert contents(tmp_path) == {name: b"{}"}
 
 
@@ -292,7 +292,7 @@ def test_a_damaged_shard_is_rejected_and_rebuilt(finished, finished_copy):
         with pytest.raises(UserError, match=problem) as error:
             corpus_rows(finished_copy, "rte")
         assert str(path) in str(error.value)
-        assert write_corpus(JOB, ROWS, finished_copy).made == 1
+        assert write_corpus(SPEC, ROWS, finished_copy).made == 1
         assert contents(finished_copy) == contents(finished)
 
 
@@ -325,11 +325,11 @@ def test_a_full_disk_keeps_the_finished_shards(finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(pq.ParquetWriter, "write_table", write_table)
         with pytest.raises(UserError, match="disk is full"):
-            write_corpus(JOB, ROWS, tmp_path / "c")
+            write_corpus(SPEC, ROWS, tmp_path / "c")
     files = [name for name in sorted(contents(tmp_path / "c")) if name not in (LOCK, CLAIM)]
     kept = [f"data/rte-0000{number}.parquet" for number in range(3)]
     assert files == sorted([*kept, *(f"{file}.digest" for file in kept)])
-    assert write_corpus(JOB, ROWS, tmp_path / "c").kept == 3
+    assert write_corpus(SPEC, ROWS, tmp_path / "c").kept == 3
     assert contents(tmp_path / "c") == contents(finished)
 
 
@@ -347,9 +347,9 @@ def test_defaults_and_errors_of_the_number_of_copies():
 
 def test_a_job_without_rows_is_an_error():
     with pytest.raises(UserError, match="no task to copy"):
-        write_corpus(JOB, {}, Path("unused"))
+        write_corpus(SPEC, {}, Path("unused"))
     with pytest.raises(UserError, match="'rte' has no rows"):
-        write_corpus(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))
+        write_corpus(SPEC, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))
     with pytest.raises(UserError, match="0 copies of task 'rte'"):
-        write_corpus(replace(JOB, copies={"rte": 0}), {"rte": ROWS["rte"]}, Path("unused"))
+        write_corpus(replace(SPEC, copies={"rte": 0}), {"rte": ROWS["rte"]}, Path("unused"))
     assert not Path("unused").exists()

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.replacement import Replacement
 from augment.tagged_text import split_words, tag_rows
 from augment.tagging import NoTagger, WorkerTagger, open_tagger
@@ -184,13 +184,13 @@ def test_two_workers_write_identical_output_and_a_different_vocabulary_is_reject
             {task: tag_rows(part, LastLetterTagger()) for task, part in parts.items()}, "endings"
         )
 
-    job = CorpusJob(method(rows), {"mrpc": 6, "sst2": 3}, "made up", "0.1", "mtkd", shard_copies=90)
-    write_corpus(job, rows, tmp_path / "one")
-    assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2)).made > 4
+    spec = CorpusSpec(method(rows), {"mrpc": 6, "sst2": 3}, "made up", "0.1", "mtkd", shard_copies=90)
+    write_corpus(spec, rows, tmp_path / "one")
+    assert write_corpus(spec, rows, tmp_path / "two", workers=Workers(2)).made > 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
     assert len(corpus_rows(tmp_path / "two", "mrpc")) == 480
-    other = changed(job, augmenter=method({**rows, "sst2": some_rows(51, task="sst2")}))
+    other = changed(spec, augmenter=method({**rows, "sst2": some_rows(51, task="sst2")}))
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(other, rows, tmp_path / "one")
 

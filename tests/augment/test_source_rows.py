@@ -21,7 +21,7 @@ import mtkd
 from augment import corpus_writer, distinct_texts, tagged_files
 from augment.augmenter import Copies
 from augment.contextual import Contextual
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.distinct_texts import find_distinct, hash_texts
 from augment.masking import Masking
 from augment.replacement import Replacement
@@ -64,8 +64,8 @@ def data(tmp_path: Path) -> Path:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use blocks, batches and shards of a few rows, and let workers read even small splits."""
     monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
-    monkeypatch.setattr(file_rows, "BATCH", 8)
-    monkeypatch.setattr(file_readers, "BATCH", 8)
+    monkeypatch.setattr(file_rows, "BATCH_ROWS", 8)
+    monkeypatch.setattr(file_readers, "BATCH_ROWS", 8)
     monkeypatch.setattr(rows, "MAPPED_ROWS", 50)
     monkeypatch.setattr(Masking, "shard_copies", 60)
 
@@ -269,12 +269,12 @@ def test_a_killed_worker_does_not_change_the_output(
     done: list[int] = []
     rows_of_task = {"pair": validate_source_rows(planned, InProcessPool(tmp_path, None), source, done.append)}
     assert sum(done) == 97
-    job = CorpusJob(method, {"pair": 3}, str(data), mtkd.__version__, "mask", shard_copies=60)
+    spec = CorpusSpec(method, {"pair": 3}, str(data), mtkd.__version__, "mask", shard_copies=60)
     if engine == "processes":  # Ray repeats the shard
         with pytest.raises(UserError, match="a worker process was killed"):
-            write_corpus(job, rows_of_task, out, workers=workers)
+            write_corpus(spec, rows_of_task, out, workers=workers)
         assert not (out / "manifest.json").exists()
-    write_corpus(job, rows_of_task, out, workers=workers)
+    write_corpus(spec, rows_of_task, out, workers=workers)
     assert (tmp_path / "died").exists()
     assert contents(out) == contents(in_one_process)
 

@@ -226,7 +226,7 @@ COMMANDS = {
     "report knowledge": Command(
         "report knowledge INPUTS/hidden --json PLACE/points.json --quiet --out OUT",
         ("hidden",),
-        ("matplotlib.figure", "matplotlib.backends.backend_agg", "mtkd.evaluation.knowledge_curve"),
+        ("matplotlib.figure", "matplotlib.backends.backend_agg", "mtkd.reporting.knowledge_curve"),
         locks=False,
         second=(),
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mtkd.model_files import FORMAT, read_model_file
-from mtkd.models.saved_model import saved_in
+from mtkd.models.saved_model import read_description
 from tasks.common.errors import UserError
 from tasks.glue import TASKS
 from tasks.task import Task
@@ -66,4 +66,4 @@ def test_an_encoder_that_cannot_be_built_names_the_file(
     file = written(tmp_path, TASKS["rte"], "unused") / "model.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": encoder}))
     with pytest.raises(UserError, match=f"{file}.*{message}"):
-        saved_in(tmp_path).encoder()
+        read_description(tmp_path).encoder()

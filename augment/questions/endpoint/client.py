@@ -120,7 +120,7 @@ class Client:
         self._http.close()
 
     def stop_with(self, reason: str, hint: str | None = None) -> UserError:
-        """Stop, and return the error to raise; waiting calls of `complete` raise it, too."""
+        """Stop, and return the error to raise; waiting calls of `complete` also raise it."""
         with self._lock:
             error = UserError(f"the endpoint {self.address.url}: {reason}", hint=hint)
             if not self._stopping.is_set():

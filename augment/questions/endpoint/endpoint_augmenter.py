@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 from augment.augmenter import Augmenter, Copies
 from augment.questions.endpoint.answer_log import AnswerLog
 from augment.questions.endpoint.client import Client, Completion, RequestFailed
-from augment.questions.endpoint.estimate import COUNTS, CostEstimate, Prices
+from augment.questions.endpoint.estimate import REQUEST_COUNTS, CostEstimate, Prices
 from augment.questions.endpoint.question_text import find_question
-from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
+from augment.questions.generation.answer_candidates import (
+    candidates_by_rule,
+    candidates_by_spacy,
+    spread_over_text,
+)
 from augment.questions.generation.paragraphs import Paragraph
 from augment.questions.question_rows import QuestionRow, question_table
 from tasks.common.errors import brief
@@ -84,7 +88,7 @@ class EndpointPrompt:
         """The answers to ask for, one per question; None = the template names none."""
         if not self.names_answers:
             return [None] * self.count
-        candidates = by_spacy(text, self.spacy) if self.spacy else by_rule(text)
+        candidates = candidates_by_spacy(text, self.spacy) if self.spacy else candidates_by_rule(text)
         return [candidate.text for candidate in spread_over_text(candidates, self.count)]
 
     def prompt(self, text: str, answer: str | None) -> str:
@@ -156,7 +160,7 @@ class EndpointQuestions(Augmenter):
     name = "questions"
     kind = "questions"
     schema = QUESTION_SCHEMA
-    counted = COUNTS
+    counted = REQUEST_COUNTS
 
     @property
     def about(self) -> str:
@@ -226,7 +230,7 @@ class EndpointQuestions(Augmenter):
     def _collect(self, task: str, pending: Iterable[_Pending]) -> Copies:
         """Wait for the answers about some paragraphs."""
         rows: list[QuestionRow] = []
-        counts = Counter(dict.fromkeys(COUNTS, 0))
+        counts = Counter(dict.fromkeys(REQUEST_COUNTS, 0))
         for uid, text, source, requests in pending:
             answer_of: dict[str, str | None] = {}
             for answer, future in requests:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tasks.common.errors import counted
 
 # The counts that the shards of a corpus record, besides the number of rows.
-COUNTS = ("requests", "input_tokens", "output_tokens", "no_question", "repeated", "failed")
+REQUEST_COUNTS = ("requests", "input_tokens", "output_tokens", "no_question", "repeated", "failed")
 _BYTES_PER_TOKEN = 4
 _TEMPLATE_TOKENS = 8  # tokens that a chat template adds to a prompt
 _QUESTION = 20  # tokens

@@ -1,4 +1,4 @@
-"""The question in a language model's answer, and the template of what it is asked."""
+"""Finding the question in the answer of a language model, and reading the template of its prompt."""
 
 from __future__ import annotations
 

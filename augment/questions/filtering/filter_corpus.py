@@ -55,7 +55,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class FilterJob:
+class FilterSpec:
     """The specification of a filter run.
 
     Attributes:
@@ -110,7 +110,7 @@ def open_questions(directory: Path) -> CorpusManifest:
 
 
 def filter_corpus(
-    job: FilterJob,
+    spec: FilterSpec,
     answerer: Answerer,
     out: Path,
     *,
@@ -125,8 +125,8 @@ def filter_corpus(
     Args:
         workers: what filters the shards; the output does not depend on it.
         load: loads the answerer in other processes.
-        overwrite: first remove the corpus of another job from `out`.
-        group: the processes that the shards are divided among; each calls this function with the same job.
+        overwrite: first remove the corpus of another run from `out`.
+        group: the processes that the shards are divided among; each makes this call.
         advance: called with the number of questions just decided (including those of finished shards) times
             the number of ranks, so that one rank can report progress for all.
 
@@ -134,10 +134,10 @@ def filter_corpus(
         UserError: the input is not a corpus of questions, a shard was altered, `out` holds something else or
             is being written by another process, or no question was kept (`out` is then left empty).
     """
-    manifest = open_questions(job.corpus)
-    checked = _check_texts(job, manifest)
-    key = _key(job, manifest, answerer.digest)
-    sources = _plan(job, manifest)
+    manifest = open_questions(spec.corpus)
+    checked = _check_texts(spec, manifest)
+    key = _key(spec, manifest, answerer.digest)
+    sources = _plan(spec, manifest)
     output = ShardedOutput(out, key, list(sources), _FilteredFormat(QUESTION_SCHEMA))
 
     opened = load if load and workers.in_other_processes else lambda: answerer
@@ -145,7 +145,7 @@ def filter_corpus(
     def inputs(shard: PlannedShard) -> _Part:
         source, start = sources[shard], shard.rows[0]
         verdicts = checked.verdicts[source.file][start : start + shard.size]
-        return job.corpus.resolve(), source, start, verdicts
+        return spec.corpus.resolve(), source, start, verdicts
 
     difference = partial(corpus_difference, out)
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, group=group, difference=difference):
@@ -154,7 +154,7 @@ def filter_corpus(
         advance(total_size(output.shards) - total_size(missing))
         output.write(
             missing,
-            setup=partial(_filterer, opened, job.settings, checked.highest),
+            setup=partial(_filterer, opened, spec.settings, checked.highest),
             inputs=inputs,
             workers=workers,
             group=group,
@@ -167,42 +167,42 @@ def filter_corpus(
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():
-                _finish(job, manifest, answerer, output, recorded, tallies)
+                _finish(spec, manifest, answerer, output, recorded, tallies)
         group.wait()
         if tally.rows == 0:
             raise _nothing_left(tally)
     return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))
 
 
-def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
+def _check_texts(spec: FilterSpec, manifest: CorpusManifest) -> _Checked:
     """Read all questions once to find those that are not questions and those that were asked before."""
     seen, highest = Seen(), 1
     verdicts: dict[str, list[Reason | None]] = {}
     for shard in manifest.shards:
-        table = read_shard(job.corpus, shard, ["text", "parent", "copy"], verify=True)
+        table = read_shard(spec.corpus, shard, ["text", "parent", "copy"], verify=True)
         of_shard: list[Reason | None] = []
         for text, parent in zip(table["text"].to_pylist(), table["parent"].to_pylist(), strict=True):
-            asks = job.settings.any_form or is_question(text)
+            asks = spec.settings.any_form or is_question(text)
             of_shard.append(seen.check(text, parent) if asks else Reason.NO_QUESTION)
         verdicts[shard.file] = of_shard
         highest = max([highest, *table["copy"].to_pylist()])
     return _Checked(verdicts, highest)
 
 
-def _key(job: FilterJob, manifest: CorpusManifest, teacher: str) -> str:
+def _key(spec: FilterSpec, manifest: CorpusManifest, teacher: str) -> str:
     """A digest of everything that affects the content of the shards."""
     files = [[shard.file, shard.task, shard.sha256] for shard in manifest.shards]
-    parts = [CORPUS_FORMAT, QUESTION_SCHEMA.names, job.settings.to_json(), files, teacher]
+    parts = [CORPUS_FORMAT, QUESTION_SCHEMA.names, spec.settings.to_json(), files, teacher]
     return digest_bytes(json.dumps(parts))
 
 
-def _plan(job: FilterJob, manifest: CorpusManifest) -> dict[PlannedShard, ShardEntry]:
+def _plan(spec: FilterSpec, manifest: CorpusManifest) -> dict[PlannedShard, ShardEntry]:
     """The planned shards, each with the shard of the corpus that its rows come from."""
     sources: dict[PlannedShard, ShardEntry] = {}
     numbers = dict.fromkeys((shard.task for shard in manifest.shards), 0)
     for source in manifest.shards:
-        for start in range(0, source.rows, job.settings.shard_rows):
-            rows = range(start, min(start + job.settings.shard_rows, source.rows))
+        for start in range(0, source.rows, spec.settings.shard_rows):
+            rows = range(start, min(start + spec.settings.shard_rows, source.rows))
             file = f"data/{source.task}-{numbers[source.task]:05d}.parquet"
             numbers[source.task] += 1
             sources[PlannedShard(file, source.task, rows)] = source
@@ -244,7 +244,7 @@ def _tally(path: Path) -> Tally:
 
 
 def _finish(
-    job: FilterJob,
+    spec: FilterSpec,
     source: CorpusManifest,
     answerer: Answerer,
     output: ShardedOutput,
@@ -260,16 +260,16 @@ def _finish(
     manifest = CorpusManifest(
         format=CORPUS_FORMAT,
         method="filter",
-        settings={**job.settings.to_json(), "teacher": answerer.digest, "corpus": source.key},
-        version=job.version,
-        command=job.command,
+        settings={**spec.settings.to_json(), "teacher": answerer.digest, "corpus": source.key},
+        version=spec.version,
+        command=spec.command,
         data=source.data,
         key=output.key,
         tasks=tuple(_task(task, by_task[task.name]) for task in source.tasks),
         shards=output.entries(recorded),
         kind="questions",
     )
-    write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))
+    write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=spec.settings.labels))
     report = {"all": total.to_json(), "tasks": {name: part.to_json() for name, part in by_task.items()}}
     write_json(out / REPORT, report)
     write_record(out / MANIFEST, manifest.to_json())

@@ -11,7 +11,7 @@ from typing import Annotated
 from augment.questions.answer_context import sentences_around
 from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.filtering.filter_report import Tally
-from augment.questions.filtering.heuristics import Reason, copied
+from augment.questions.filtering.heuristics import Reason, copied_share
 from augment.questions.filtering.unanswerable import (
     AnsweredQuestion,
     Paragraphs,
@@ -21,9 +21,9 @@ from augment.questions.filtering.unanswerable import (
     make_unanswerable,
 )
 from augment.questions.question_rows import QuestionRow
+from tasks.common.argument_markers import Range
 from tasks.common.arguments import PositiveInt, Seed, check_fields
 from tasks.common.errors import UserError
-from tasks.common.hint_words import Range
 from tasks.scoring.answers import Answer, Answerer
 from tasks.scoring.squad import token_f1
 
@@ -121,7 +121,7 @@ def filter_shard(
 
 
 def _copied(question: QuestionRow, settings: FilterSettings) -> Reason | None:
-    share = copied(words_of(question.text), words_of(question.context))
+    share = copied_share(words_of(question.text), words_of(question.context))
     return Reason.COPIED if share >= settings.max_copied else None
 
 

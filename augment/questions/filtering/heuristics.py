@@ -50,7 +50,7 @@ def is_question(text: str) -> bool:
     return len(words) >= _SHORTEST and not (_MARKS.isdisjoint(text) and _WORDS.isdisjoint(words))
 
 
-def copied(question: Sequence[str], context: Sequence[str]) -> float:
+def copied_share(question: Sequence[str], context: Sequence[str]) -> float:
     """The share of the question's trigrams that occur in the context; 1 if it is an excerpt of it.
 
     Args:

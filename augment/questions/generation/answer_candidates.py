@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
     start: int
 
 
-def by_rule(text: str) -> list[Candidate]:
+def candidates_by_rule(text: str) -> list[Candidate]:
     """Names, numbers and dates in order, without repetitions.
 
     Words that are capitalised only because they begin a sentence are skipped.
@@ -51,10 +51,10 @@ def by_rule(text: str) -> list[Candidate]:
     )
 
 
-def by_spacy(text: str, name: str) -> list[Candidate]:
-    """The entities of a spaCy pipeline in order, without repetitions; falls back to `by_rule` if none."""
+def candidates_by_spacy(text: str, name: str) -> list[Candidate]:
+    """The entities of a spaCy pipeline in order, without repetitions; if there are none, those by rule."""
     entities = [Candidate(entity.text, entity.start_char) for entity in load_spacy(name)(text).ents]
-    return _each_once([entity for entity in entities if entity.text.strip()]) or by_rule(text)
+    return _each_once([entity for entity in entities if entity.text.strip()]) or candidates_by_rule(text)
 
 
 def _each_once(candidates: list[Candidate]) -> list[Candidate]:

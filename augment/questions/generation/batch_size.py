@@ -50,7 +50,7 @@ class BatchSize:
 
 
 def choose_batch_size(
-    batch: int | Literal["auto"], model: Any, max_input: int, rows: int, steps: int
+    requested: int | Literal["auto"], model: Any, max_input: int, rows: int, steps: int
 ) -> BatchSize:
     """The batch size that was asked for; for "auto", a power of two that fits in the free memory of a GPU.
 
@@ -60,8 +60,8 @@ def choose_batch_size(
         rows: questions per prompt that are decoded together (beams).
         steps: tokens of the longest question.
     """
-    if batch != "auto":
-        return BatchSize(batch)
+    if requested != "auto":
+        return BatchSize(requested)
     if model.device.type != "cuda":
         return BatchSize(_ON_CPU, halves=True)
     free, _ = torch.cuda.mem_get_info(model.device)

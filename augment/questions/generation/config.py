@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from augment.questions.endpoint.estimate import Prices
 from augment.questions.generation.paragraphs import Words
 from augment.questions.rules.rule_augmenter import RULES
+from tasks.common.argument_markers import Range
 from tasks.common.arguments import PositiveInt, check_fields
-from tasks.common.hint_words import Range
 
 _Price = Annotated[float, Range(0, 1_000_000)]  # per million tokens
 

@@ -60,17 +60,17 @@ def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
 
 @torch.inference_mode()
 def decode(
-    decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: int | BatchSize
+    decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch_size: int | BatchSize
 ) -> list[list[list[int]]]:
     """Decode the prompts, batching those of similar length.
 
     Args:
-        batch: how many prompts are decoded at once; affects only speed and memory.
+        batch_size: how many prompts are decoded at once; affects only speed and memory.
 
     Returns:
         the questions of each prompt, best first (one, or one per beam), as ids without start and end tokens.
     """
-    sizes = BatchSize(batch) if isinstance(batch, int) else batch
+    sizes = BatchSize(batch_size) if isinstance(batch_size, int) else batch_size
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
     search = _beam_search if strategy.beams > 1 else _decode_single
     done: list[list[list[int]]] = [[] for _ in prompts]

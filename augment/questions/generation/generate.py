@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
+from augment.questions.generation.answer_candidates import (
+    candidates_by_rule,
+    candidates_by_spacy,
+    spread_over_text,
+)
 from augment.questions.generation.decoding import Prompt, Strategy, stream_of
 from augment.questions.generator import Reading
-from augment.questions.prompt_formats import Format
+from augment.questions.prompt_formats import PromptFormat
 from augment.questions.sentences import sentences
 
 _ATTEMPTS = 4  # how often a question is drawn if the paragraph has the same one already
@@ -122,12 +126,12 @@ def _up_to(end: int) -> Callable[[list[int]], list[int]]:
     return lambda tokens: tokens[: tokens.index(end)] if end in tokens else tokens
 
 
-def _requests(row: int, context: str, form: Format, options: QuestionOptions) -> list[_Request]:
+def _requests(row: int, context: str, form: PromptFormat, options: QuestionOptions) -> list[_Request]:
     """The requests for one context: one per question, or a single one if beam search returns several."""
     if not form.uses_answer:
         count = 1 if options.strategy.beams > 1 else options.count
         return [_Request(row, number, form.prompt(context), None) for number in range(count)]
-    candidates = by_spacy(context, options.spacy) if options.spacy else by_rule(context)
+    candidates = candidates_by_spacy(context, options.spacy) if options.spacy else candidates_by_rule(context)
     requests = []
     for number, answer in enumerate(spread_over_text(candidates, options.count)):
         short = " ".join(answer.text.split()[:8])

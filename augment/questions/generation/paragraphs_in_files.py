@@ -206,7 +206,7 @@ def select_in_files(
     return paragraphs, counts
 
 
-def with_digest(paragraphs: ParagraphsInFiles, pool: WorkerPool) -> ParagraphsInFiles:
+def add_digest(paragraphs: ParagraphsInFiles, pool: WorkerPool) -> ParagraphsInFiles:
     """The paragraphs with their digest, computed by other processes."""
     return replace(
         paragraphs, digest=digest_bytes(*pool.map(_digest_block, paragraphs.parts(loading.DIGEST_BLOCK)))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
 from augment.corpus_directory import ENDPOINT_ANSWERS
-from augment.corpus_writer import CorpusJob, unfinished_rows
+from augment.corpus_writer import CorpusSpec, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.paragraph_selection import EnglishOnly, ParagraphSelection
@@ -21,9 +21,9 @@ from augment.questions.generation.paragraphs import HUB, Counts, Paragraph, open
 from augment.questions.generation.paragraphs_in_files import (
     CHUNK,
     ParagraphsInFiles,
+    add_digest,
     plan_files,
     select_in_files,
-    with_digest,
 )
 from augment.questions.rules.generate import generate_rule_questions
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
@@ -53,7 +53,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class PreparedGeneration:
-    """The job and the rows for `augment.corpus_writer.write_corpus`.
+    """The specification and the rows for `augment.corpus_writer.write_corpus`.
 
     Attributes:
         counts: the counts of the paragraphs.
@@ -63,7 +63,7 @@ class PreparedGeneration:
         close: to be called at the end; ends the requests.
     """
 
-    job: CorpusJob
+    spec: CorpusSpec
     rows: Mapping[str, SourceRows]
     counts: Counts
     estimate: CostEstimate | None = None
@@ -117,15 +117,17 @@ def prepare_generation(
         augmenter, rows, counts = _prepare_t5(config, task, stream, workers, device)
     if not len(rows):
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
-    job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
+    spec = CorpusSpec(
+        augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows
+    )
     rows_of = {task: rows}
     estimate, first = None, _nothing
     if endpoint and (overwrite or not (out / MANIFEST).is_file()):
-        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows_of, out)[task]
+        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(spec, rows_of, out)[task]
         to_ask = [paragraphs[number] for number in numbers]
         estimate = endpoint.estimate(to_ask, config.prices)
         first = functools.partial(endpoint.try_first, to_ask)
-    return PreparedGeneration(job, rows_of, counts, estimate, config.prices, first, close)
+    return PreparedGeneration(spec, rows_of, counts, estimate, config.prices, first, close)
 
 
 def _check_model_name(model: str) -> None:
@@ -189,7 +191,7 @@ def _check_sampling(config: GenerationConfig) -> None:
         value = getattr(config, name)
         if value != getattr(GenerationConfig, name) and not config.sample:
             problem = f"`{name}={value}` has no effect without sampling"
-            raise UserError(problem, hint="pass `sample=True`, too")
+            raise UserError(problem, hint="also pass `sample=True`")
 
 
 def _select(
@@ -208,7 +210,7 @@ def _select(
         return selection.rows(task, stream, config.limit)
     with workers.open() as pool, progress("selecting", sum(len(f.range) for f in files)) as advance:
         paragraphs, counts = select_in_files(task, selection, files, pool, advance)
-        return with_digest(paragraphs, pool), counts
+        return add_digest(paragraphs, pool), counts
 
 
 def _paragraphs(rows: SourceRows) -> Iterator[Paragraph]:

@@ -12,13 +12,13 @@ from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
 from augment.questions.generation.precision import choose_precision
-from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_question_options
+from augment.questions.generation.t5_augmenter import BACKENDS, T5Questions, check_question_options
 from augment.questions.generator import (
     Generator,
     Reading,
     digest_generator,
+    load_config_and_tokeniser,
     load_generator,
-    load_shell,
 )
 from mtkd.device import worker_device
 from mtkd.output_files.worker_pools import other_model, path_for_workers
@@ -42,7 +42,7 @@ class ReadableOnly:
 
 @functools.cache
 def _tokenizer_of(model: str) -> Any:
-    return load_shell(model)[1]
+    return load_config_and_tokeniser(model)[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +73,13 @@ class PreparedT5:
         """Drops paragraphs that do not fit the generator."""
         return ReadableOnly(path_for_workers(self.config.model), self.options.reading)
 
-    def augmenter(self, counts: Counts, device: Any) -> Questions:
+    def augmenter(self, counts: Counts, device: Any) -> T5Questions:
         """The augmenter, with the model on a device."""
         config, generator = self.config, self.generator
         strategy = self.options.strategy
         generator.model.to(device)
         precision = choose_precision(config.precision, config.backend, device)
-        batch = choose_batch_size(
+        batch_size = choose_batch_size(
             config.batch, generator.model, generator.reading.max_input, strategy.beams, strategy.limit
         )
         digest = digest_generator(generator)
@@ -89,11 +89,11 @@ class PreparedT5:
             precision=precision,
             **dataclasses.asdict(generator.reading),
         )
-        return Questions(
+        return T5Questions(
             generator,
             digest,
             self.options,
-            BACKENDS[config.backend](generator, batch, precision),
+            BACKENDS[config.backend](generator, batch_size, precision),
             config.backend,
             precision,
             str(config.words or "any"),
@@ -102,7 +102,7 @@ class PreparedT5:
         )
 
 
-def _load_in_worker(config: GenerationConfig, digest: str, counts: Counts) -> Questions:
+def _load_in_worker(config: GenerationConfig, digest: str, counts: Counts) -> T5Questions:
     """Load the generator in another process."""
     augmenter = PreparedT5.load(config).augmenter(counts, worker_device())
     if augmenter.digest != digest:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from tasks.common.argument_markers import Range
 from tasks.common.arguments import check_fields
 from tasks.common.errors import UserError
-from tasks.common.hint_words import Range
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.questions.prompt_formats import Format
+from augment.questions.prompt_formats import PromptFormat
 from tasks.common.errors import UserError
 from tasks.data.loading import validated_table
 from tasks.data.sources import DataSource
@@ -46,8 +46,8 @@ def span_task(tasks: list[Task]) -> Task:
     return task
 
 
-def read_asked(
-    source: DataSource, task: Task, split: str, form: Format, limit: int | None, seed: int
+def read_reference_questions(
+    source: DataSource, task: Task, split: str, form: PromptFormat, limit: int | None, seed: int
 ) -> list[ReferenceQuestions]:
     """Read the prompts of one split in file order.
 

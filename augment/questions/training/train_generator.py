@@ -17,13 +17,14 @@ from torch import Tensor
 
 from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
 from augment.questions.prompt_formats import check_vocabulary
-from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
+from augment.questions.training.config import FROM_SCRATCH, GeneratorTrainingConfig
+from augment.questions.training.from_scratch import new_model, train_tokenizer
 from augment.questions.training.prompts import (
     EncodedPrompt,
     ReferenceQuestions,
     encode,
     prompt_batches,
-    read_asked,
+    read_reference_questions,
 )
 from augment.questions.training.score_generator import GeneratorScores, Sample, score_generator
 from augment.questions.training.sequence_loss import batch_loss
@@ -32,7 +33,7 @@ from mtkd.output_files.output_directory import OutputKind, open_directory
 from mtkd.train_settings import TrainSettings
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import TrainingLoop
-from mtkd.training.optimizers import OPTIMIZERS, linear_rate
+from mtkd.training.optimizers import linear_rate
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import LOOP_FILES
 from mtkd.training.step_plan import StepPlan
@@ -44,7 +45,6 @@ from tasks.common.sha256 import digest_bytes
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
-FROM_SCRATCH = "scratch"
 _WORK = "unfinished"  # folder of the new vocabulary until the model is written
 _EVERY = 50  # steps per logged loss
 
@@ -69,62 +69,18 @@ GENERATOR_KIND = OutputKind(
 
 
 @dataclass(frozen=True)
-class TrainJob:
-    """Everything that affects the outcome of a training run.
-
-    Attributes:
-        model: directory or hub name of a T5, or "scratch" for a new one of `shape`.
-        reading: the prompt format and the length limits.
-        epochs: number of passes over the data; `steps`: number of steps, which overrides `epochs`.
-        lr: the peak learning rate; None = 0.03 for a new model, else 3e-4. It rises linearly during the
-            fraction `warmup` of the steps and then falls linearly to 0.
-        batch_size: approximate number of questions per step.
-        seed: for the order of the data, dropout and new weights.
-        limit: number of training rows; `eval_limit`: number of held-out rows; None = all.
-    """
-
-    model: str
-    reading: Reading
-    shape: NewModelShape
-    epochs: int = 3
-    steps: int | None = None
-    lr: float | None = None
-    batch_size: int = 64
-    warmup: float = 0.05
-    max_grad_norm: float = 1.0
-    seed: int = 0
-    precision: str = "fp32"
-    limit: int | None = None
-    eval_limit: int | None = 1000
-
-    @property
-    def rate(self) -> float:
-        """The peak learning rate."""
-        return self.lr or (0.03 if self.model == FROM_SCRATCH else 3e-4)
-
-    def optimizer(self, model: Any) -> torch.optim.Optimizer:
-        """AdamW, or Adafactor for a new model.
-
-        The initial weights of a T5 differ in scale by two orders of magnitude, so no single step size suits
-        them all; the steps of Adafactor are proportional to the weights.
-        """
-        if self.model == FROM_SCRATCH:
-            return OPTIMIZERS["adafactor"](model.parameters(), lr=self.rate)
-        return OPTIMIZERS["adamw"](model.parameters(), lr=self.rate, weight_decay=0.01)
-
-
-@dataclass(frozen=True)
 class GeneratorReport:
     """The report of a training run, which is also the record saved with the model.
 
     Attributes:
         reading: the input format and limits, for `mtkd augment questions generate`.
-        key: a digest of the job and the data.
+        job: the configuration of the run.
+        key: a digest of the configuration and the data.
         losses: the mean training loss of every 50 steps.
     """
 
     reading: Reading
-    job: TrainJob
+    job: GeneratorTrainingConfig
     key: str
     data: str
     task: str
@@ -156,7 +112,9 @@ class TrainingPlace:
     save_every: int = 500
 
 
-def train_generator(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
+def train_generator(
+    config: GeneratorTrainingConfig, source: DataSource, task: Task, place: TrainingPlace
+) -> dict[str, Any]:
     """Train a generator in `place.out`, or resume an interrupted run there.
 
     Returns:
@@ -167,36 +125,39 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         UserError, Interrupted: see `TrainingLoop.fit`.
     """
     accelerator = make_accelerator(str(place.device))
-    form = job.reading.format
-    references = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
+    form = config.reading.format
+    references = read_reference_questions(
+        source, task, task.train or "train", form, config.limit, config.seed
+    )
     held_out = [
-        read_asked(source, task, split, form, job.eval_limit, job.seed) for split in task.validation[:1]
+        read_reference_questions(source, task, split, form, config.eval_limit, config.seed)
+        for split in task.validation[:1]
     ]
     if not held_out:
         raise UserError(f"task {task.name!r} has no validation split for scoring")
-    if job.model == FROM_SCRATCH:
+    if config.model == FROM_SCRATCH:
         generator, digest = None, ""
     else:
-        generator = load_generator(job.model, **dataclasses.asdict(job.reading))
+        generator = load_generator(config.model, **dataclasses.asdict(config.reading))
         digest = digest_generator(generator)
-    key = _key(job, digest, [*references, *held_out[0]])
+    key = _key(config, digest, [*references, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
             return read_record(place.out / RECORD, GeneratorReport).to_json()
         model, tokenizer = (
             (generator.model, generator.tokenizer)
             if generator
-            else _create_model(job, references, place.out / _WORK)
+            else _create_model(config, references, place.out / _WORK)
         )
         check_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
-        encoded = encode(tokenizer, references, job.reading.max_input, job.reading.max_output)
+        encoded = encode(tokenizer, references, config.reading.max_input, config.reading.max_output)
         pad = tokenizer.pad_token_id
-        result = _Training(accelerator, job, model, encoded, pad, task.name, place).fit()
-        scores, samples = score_generator(model, tokenizer, held_out[0], job.reading)
+        result = _Training(accelerator, config, model, encoded, pad, task.name, place).fit()
+        scores, samples = score_generator(model, tokenizer, held_out[0], config.reading)
         report = GeneratorReport(
-            reading=job.reading,
-            job=job,
+            reading=config.reading,
+            job=config,
             key=key,
             data=source.name,
             task=task.name,
@@ -211,14 +172,16 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     return report.to_json()
 
 
-def _key(job: TrainJob, model: str, references: list[ReferenceQuestions]) -> str:
+def _key(config: GeneratorTrainingConfig, model: str, references: list[ReferenceQuestions]) -> str:
     """A digest of everything that affects the outcome; a model that has a digest may have any name."""
-    settings = json.dumps(dataclasses.asdict(job) | ({"model": ""} if model else {}), sort_keys=True)
+    settings = json.dumps(dataclasses.asdict(config) | ({"model": ""} if model else {}), sort_keys=True)
     texts = (part for reference in references for part in (reference.prompt, *reference.questions))
     return digest_bytes(settings, model, *texts)
 
 
-def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
+def _create_model(
+    config: GeneratorTrainingConfig, references: list[ReferenceQuestions], work: Path
+) -> tuple[Any, Any]:
     """Create a new model and its tokeniser, before the first step.
 
     Raises:
@@ -230,8 +193,10 @@ def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Pat
     if not (directory / "tokenizer_config.json").is_file():
         texts = dict.fromkeys(reference.context for reference in references)
         questions = (question for reference in references for question in reference.questions)
-        fixed_words = [job.reading.format.fixed_words] * 100
-        tokenizer = train_tokenizer([*texts, *questions, *fixed_words], job.shape, job.reading.max_input)
+        fixed_words = [config.reading.format.fixed_words] * 100
+        tokenizer = train_tokenizer(
+            [*texts, *questions, *fixed_words], config.shape, config.reading.max_input
+        )
         with staged_directory(directory, "tokenizer_config.json") as staged:
             tokenizer.save_pretrained(staged)
             write_digests(staged)
@@ -240,7 +205,7 @@ def _create_model(job: TrainJob, references: list[ReferenceQuestions], work: Pat
             f"{directory / damaged[0]} is missing or damaged", hint="start over with `overwrite=True`"
         )
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    return new_model(tokenizer, job.shape, job.seed), tokenizer
+    return new_model(tokenizer, config.shape, config.seed), tokenizer
 
 
 class _Training(TrainingLoop[list[int]]):
@@ -251,27 +216,27 @@ class _Training(TrainingLoop[list[int]]):
     def __init__(
         self,
         accelerator: Accelerator,
-        job: TrainJob,
+        config: GeneratorTrainingConfig,
         model: Any,
         encoded: list[EncodedPrompt],
         pad: int,
         task: str,
         place: TrainingPlace,
     ):
-        self._job = job
+        self._config = config
         self._encoded = encoded
         self._pad = pad
         self._task = task
-        epochs = range(0 if job.steps else job.epochs)
-        total = job.steps or sum(sum(1 for _ in self._epoch_batches(epoch)) for epoch in epochs)
-        self._warm = max(1, int(job.warmup * total))
+        epochs = range(0 if config.steps else config.epochs)
+        total = config.steps or sum(sum(1 for _ in self._epoch_batches(epoch)) for epoch in epochs)
+        self._warm = max(1, int(config.warmup * total))
         settings = TrainSettings(
-            max_grad_norm=job.max_grad_norm, seed=job.seed, checkpoint_steps=place.save_every
+            max_grad_norm=config.max_grad_norm, seed=config.seed, checkpoint_steps=place.save_every
         )
-        super().__init__(accelerator, model, job.optimizer(model), settings, total, place.out)
+        super().__init__(accelerator, model, config.optimizer(model), settings, total, place.out)
 
     def _epoch_batches(self, epoch: int) -> Iterator[list[int]]:
-        return prompt_batches(self._encoded, self._job.batch_size, self._job.seed, epoch)
+        return prompt_batches(self._encoded, self._config.batch_size, self._config.seed, epoch)
 
     def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[list[int]]]:
         batches = self._epoch_batches(position.epoch)
@@ -282,15 +247,15 @@ class _Training(TrainingLoop[list[int]]):
 
     def _loss(self, rows: list[int]) -> tuple[Tensor, Tensor]:
         prompts = [self._encoded[n] for n in rows]
-        loss = batch_loss(self.train_module, prompts, self._pad, self._job.precision)
+        loss = batch_loss(self.train_module, prompts, self._pad, self._config.precision)
         return loss, loss.new_zeros(0)
 
     def learning_rate(self) -> float:
-        return self._job.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
+        return self._config.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
 
     def dropout_seed(self, micro_batch: int) -> int:
         # Each step has a single micro-batch; another formula would change the generators that are trained.
-        return (self._job.seed * 1_000_003 + self.position.step) % 2**63
+        return (self._config.seed * 1_000_003 + self.position.step) % 2**63
 
     def step(self, rows: list[int]) -> float:
         loss, history = super().step(rows), self.position.history

@@ -16,7 +16,6 @@ from mtkd.jobs.distillation.python_objects import (
     require_initialised,
     require_trainable,
 )
-from mtkd.jobs.distillation.teacher_names import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
     usable_request,
@@ -34,6 +33,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings
+from mtkd.teachers.teacher_names import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
@@ -60,7 +60,7 @@ def distill(
     Args:
         teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
             checkpoint, a model object, or several by task (see
-            `mtkd.jobs.distillation.teacher_names.teachers_by_task`). If no term needs logits, it can also be
+            `mtkd.teachers.teacher_names.teachers_by_task`). If no term needs logits, it can also be
             a pretrained encoder; None only if no term needs a teacher, or if the rows have soft labels.
         corpora: augmented corpora whose rows are added to the training rows.
         store: a knowledge store to use instead of running the teacher.

@@ -11,7 +11,6 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs
-from mtkd.jobs.distillation.teacher_names import TeacherSpec, describe_teachers
 from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_job import Warn, ignore_warning
@@ -21,12 +20,13 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.teacher_names import TeacherSpec, describe_teachers
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.text_batches import TextBatches, held_out_loss, held_out_scores
 from tasks.common.errors import UserError
-from tasks.data.plain_text import TEXT, TextFiles
+from tasks.data.plain_text import TEXT_TASK, TextFiles
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 
@@ -65,9 +65,9 @@ def distill_text(
     if teacher is None:
         raise _needs_teacher()
     settings, skipped_stages = settings_for_text(settings)
-    validated = validate_run(settings, teacher, [TEXT])
+    validated = validate_run(settings, teacher, [TEXT_TASK])
     for stage, objective in validated.stages:
-        check_class_weights(stage.train, [TEXT], objective)
+        check_class_weights(stage.train, [TEXT_TASK], objective)
     changes = {"metric": "loss", "keep": "last"}  # text has no scores, and overfitting is unlikely
     stages = [
         (replace(stage, train=stage.train.model_copy(update=changes)), objective)
@@ -76,7 +76,7 @@ def distill_text(
     job = _DistillText(
         request=request,
         settings=validated.settings,
-        tasks=[TEXT],
+        tasks=[TEXT_TASK],
         sources={"teacher": describe_teachers(teacher), "text": str(text), "column": column},
         callbacks=callbacks,
         warn=warn,
@@ -180,7 +180,7 @@ class _DistillText(StagedJob):
         need, source = objective.teacher_need, None
         if need != OutputSpec():
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
-        collate = Collator(student.reader_of(TEXT), teacher.reader_of(TEXT) if source else None)
+        collate = Collator(student.reader_of(TEXT_TASK), teacher.reader_of(TEXT_TASK) if source else None)
         batches = TextBatches(
             self.files,
             collate,

@@ -1,12 +1,10 @@
-"""Models and losses passed as Python objects instead of by name, and what a run records about them."""
+"""Students and losses passed as Python objects instead of by name, and what a run records about them."""
 
 from __future__ import annotations
 
-import copy
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,11 +19,8 @@ from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import SavedModel
-from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.common.errors import UserError, a_type
 from tasks.common.sha256 import digest_bytes
-from tasks.tokens.tokeniser import Tokeniser
 
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 _RECORDED_TYPES = (*_PLAIN_TYPES, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
@@ -163,44 +158,3 @@ def require_initialised(losses: Iterable[LossTerm]) -> None:
     for loss in losses:
         if "_parameters" not in vars(loss):
             raise UserError(f"the `__init__` of {type(loss).__name__} does not call `super().__init__()`")
-
-
-@dataclass(frozen=True)
-class TeacherObject(TeacherRef):
-    """A teacher passed as an object.
-
-    Its parameters are frozen and may be moved to another device; nothing else about it is changed.
-    """
-
-    model: MultiTaskModel | None = None
-
-    @staticmethod
-    def of(model: MultiTaskModel) -> TeacherObject:
-        """A teacher from a model in memory."""
-        config = model.encoder.config
-        saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
-        return TeacherObject(type(model).__name__, saved, config, model=model)
-
-    @property
-    def digest(self) -> str:
-        """A digest of the weights."""
-        assert self.model is not None
-        return digest_weights(self.model)
-
-    def tokeniser(self) -> Tokeniser:
-        """The teacher's tokeniser."""
-        assert self.model is not None
-        return self.model.tokeniser
-
-    def for_workers(self) -> TeacherRef:
-        """Raise UserError, since other processes cannot load an object of this process."""
-        raise in_memory(self.name)
-
-    def load(self, max_length: int | None) -> MultiTaskModel:
-        """A copy of the teacher that shares its weights."""
-        assert self.model is not None
-        model = copy.copy(self.model)
-        model.info = replace(model.info)
-        if max_length is not None:
-            model.set_max_length(max_length)
-        return model.eval()

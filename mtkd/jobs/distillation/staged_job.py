@@ -15,11 +15,11 @@ from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.training_job import JobResult, TrainingJob
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.run_record import StageResult
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource
-from mtkd.training.run_record import StageResult
 from mtkd.training.trainer import Evaluate, Trainer
 from tasks.common.records import read_record, write_record
 

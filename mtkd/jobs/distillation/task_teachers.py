@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from accelerate import Accelerator
 
-from mtkd.jobs.distillation.find_teachers import logits_directory
 from mtkd.jobs.distillation.prepare import LoadedTeacher, PreparedRun
 from mtkd.jobs.distillation.unlabelled_rows import cache_folders
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows
+from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
-from mtkd.teachers.cached_logits import cache_logits
+from mtkd.run_record import RUN_FILE
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
+from mtkd.teachers.logits_cache import cache_logits
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
+from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
 from tasks.data.soft_labels import require_soft_labels
 from tasks.tokens.reader import Reader
@@ -87,7 +92,7 @@ class TaskTeachers:
             self.rows.train(
                 replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
             ),
-            logits_directory(teacher.ref, self.request.out),
+            _logits_directory(teacher.ref, self.request.out),
             {
                 part.task.name: cache_folders(data, part, f"{precision}-{model.info.max_length}")
                 for part in data.parts
@@ -101,3 +106,16 @@ class TaskTeachers:
         )
         model.cpu()  # it is not needed in this stage any more; free the GPU memory
         return logits
+
+
+def _logits_directory(teacher: TeacherRef, run: Path) -> Path:
+    """The directory of a teacher's cached logits: in the teacher's run if that is writable, else in `run`.
+
+    Args:
+        run: the directory of the student's run.
+    """
+    if is_saved_model(Path(teacher.name)) and not current_trial():
+        teacher_run = model_directory(Path(teacher.name)).parent
+        writable = (teacher_run / RUN_FILE).is_file() and os.access(teacher_run, os.W_OK)
+        run = teacher_run if writable else run
+    return run / f"logits-{(teacher.digest or '')[:16]}"

@@ -19,7 +19,7 @@ from mtkd.losses.objective import Objective
 from mtkd.models.encoders.bilstm_settings import BiLSTMStudentSettings
 from mtkd.outputs import LOGITS
 from mtkd.settings import DistillSettings, Stage
-from mtkd.teachers.cached_logits import CacheFolder
+from mtkd.teachers.logits_cache import CacheFolder
 from mtkd.train_settings import TrainSettings
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mtkd.jobs.distillation.find_teachers import find_teachers
 from mtkd.jobs.distillation.python_objects import require_loadable
-from mtkd.jobs.distillation.teacher_names import LabelsSpec, TeacherSpec
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.knowledge_store.store_checks import (
     check_ranking,
@@ -30,7 +28,9 @@ from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.find_teachers import find_teachers
 from mtkd.teachers.group import TeacherGroup
+from mtkd.teachers.teacher_names import LabelsSpec, TeacherSpec
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError
 from tasks.model_tasks import require_heads
@@ -58,9 +58,9 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.distillation.teacher_names.teachers_by_task`; or a `TeacherRef`, also of a
+        teacher: see `mtkd.teachers.teacher_names.teachers_by_task`; or a `TeacherRef`, also of a
             teacher that has not been trained yet.
-        teacher_labels: see `mtkd.jobs.distillation.teacher_names.parse_labels`.
+        teacher_labels: see `mtkd.teachers.teacher_names.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.

@@ -55,7 +55,7 @@ class ValidatedRun:
 
     def aligned_on(self, task: Task) -> bool:
         """True if the student must read the same tokens as the teacher of this task."""
-        return self.need.tokens or (self.teacher_need.logits and task.type.predicts_spans)
+        return self.need.has_token_vectors or (self.teacher_need.logits and task.type.predicts_spans)
 
     def aligned_with(self, names: Collection[str]) -> bool:
         """True if the student must read the same tokens as a teacher of these tasks."""

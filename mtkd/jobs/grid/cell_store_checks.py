@@ -12,7 +12,7 @@ from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.knowledge_store.store_checks import check_store, teacher_of_store
 from mtkd.recipes import load_settings, recipe_command
 from tasks.common.errors import UserError, counted
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.task_names import resolve
 
 
@@ -44,7 +44,7 @@ def _errors_of_cell(grid: Grid, inputs: GridInputs, name: str) -> Iterator[UserE
     distils = recipe_command(grid.recipe_of(name)) == "distill"
     for task_spec in grid.task_specs_of(name) if distils else ():
         tasks = resolve(task_spec)
-        store = Path(local(str(inputs.store).replace("{task}", task_spec)))
+        store = Path(with_local_paths(str(inputs.store).replace("{task}", task_spec)))
         settings = load_settings(grid.recipe_of(name), "distill", grid.sets_of(name), task_spec)
         with contextlib.suppress(UserError):
             teacher = teacher_of_store(store, None, heads=False)

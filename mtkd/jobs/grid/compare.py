@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import (
     ScoreSamples,
     differences_by_task,
@@ -22,7 +22,7 @@ from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
-from mtkd.jobs.grid.compare_table import Row, Table, metric_name
+from mtkd.jobs.grid.compare_table import Table, metric_name
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
@@ -30,9 +30,10 @@ from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.jobs.grid.table_row import TableRow
 from mtkd.models.saved_model import read_saved
-from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
+from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.common.locks import locked, remove_leftovers
@@ -87,7 +88,7 @@ def _run_and_collect(
 ) -> Table:
     """Run the unfinished jobs of all planned runs, then collect and write the table."""
     errors = run_jobs([job for run in planned for job in run.jobs], jobs, say)
-    rows: dict[str, Row] = {run.cell: Row(run.cell) for run in planned}
+    rows: dict[str, TableRow] = {run.cell: TableRow(run.cell) for run in planned}
     commands: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
@@ -133,7 +134,7 @@ def _write(table: Table, out: Path) -> None:
         (out / "compare.png").unlink(missing_ok=True)  # an earlier plot
 
 
-def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
+def _collect(row: TableRow, run: PlannedRun, results: _Results) -> None:
     """Add the scores, costs and predictions of a finished run to its row and to the results."""
     by_task: dict[str, list[float]] = {}
     for job in run.scored:
@@ -156,7 +157,7 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
     results.models.setdefault(run.cell, run.scored[0].out)
 
 
-def _collect_metrics(row: Row, scores: list[dict[str, Any]]) -> None:
+def _collect_metrics(row: TableRow, scores: list[dict[str, Any]]) -> None:
     """Add every metric of every split to a row.
 
     Args:
@@ -182,7 +183,7 @@ def _kept_epoch(settings: Mapping[str, Any]) -> str:
     return str(train["keep"])
 
 
-def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
+def _notes(grid: Grid, rows: Mapping[str, TableRow]) -> list[str]:
     """Notes on the scored weights, on cells with different numbers of steps, and on a single seed."""
     kept_epochs = {row.name: row.kept for row in rows.values() if row.kept}
     best_cells = [name for name, epoch in kept_epochs.items() if epoch == "best"]
@@ -198,7 +199,7 @@ def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     return notes
 
 
-def _steps_note(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
+def _steps_note(grid: Grid, rows: Mapping[str, TableRow]) -> list[str]:
     """A note if the runs of one seed do not have the same total number of steps in all cells."""
     complete = {name: rows[name].steps for name in grid.cells if rows[name].steps and not rows[name].failed}
     totals = {name: sum(steps) / len(grid.seeds) for name, steps in complete.items()}
@@ -212,8 +213,8 @@ def _steps_note(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
 
 
 def _teacher_row(
-    inputs: GridInputs, rows: Mapping[str, Row], results: _Results, say: Callable[[str], None]
-) -> tuple[dict[str, Row], list[str]]:
+    inputs: GridInputs, rows: Mapping[str, TableRow], results: _Results, say: Callable[[str], None]
+) -> tuple[dict[str, TableRow], list[str]]:
     """The row of a given teacher, whose predictions are added to the results; or a note why there is none."""
     missing = "The table has no row for the teacher, and no column with shares of its gain: "
     if TEACHER in rows:
@@ -231,9 +232,9 @@ def _teacher_row(
     return {TEACHER: row}, []
 
 
-def _baseline_row(name: str, predicted: PredictionsByTask, tasks: Mapping[str, Task]) -> Row:
+def _baseline_row(name: str, predicted: PredictionsByTask, tasks: Mapping[str, Task]) -> TableRow:
     """The row of a baseline or a given teacher, whose predictions have one seed."""
-    row = Row(name)
+    row = TableRow(name)
     for task, seeds in predicted.items():
         (splits,) = seeds.values()
         metrics = {split: metric_values(tasks[task], rows) for split, rows in splits.items()}
@@ -243,7 +244,7 @@ def _baseline_row(name: str, predicted: PredictionsByTask, tasks: Mapping[str, T
     return row
 
 
-def _add_differences(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
+def _add_differences(grid: Grid, rows: Mapping[str, TableRow], results: _Results) -> None:
     """Add each row's differences from the reference and from the best constant prediction."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
@@ -260,7 +261,7 @@ def _add_differences(grid: Grid, rows: Mapping[str, Row], results: _Results) -> 
         rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
 
 
-def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
+def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, TableRow]) -> None:
     """Time one student of each shape; cells whose students have the same shape get the same time."""
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         for batch in bench.batches:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtkd.evaluation.baseline import CONSTANT
-from mtkd.jobs.grid.compare_table import Row, Table
+from mtkd.evaluation.baselines import CONSTANT
+from mtkd.jobs.grid.compare_table import Table
+from mtkd.jobs.grid.table_row import TableRow
 from tasks.common.files import atomic_path
 
 _LEGEND_COLUMNS = 4
@@ -108,7 +109,7 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
     return front
 
 
-def _model_of(row: Row, score: float, batch: int) -> PlottedModel:
+def _model_of(row: TableRow, score: float, batch: int) -> PlottedModel:
     return PlottedModel(row.name, score, row.ms[batch], row.parameters or 0, statistics.fmean(row.seconds))
 
 

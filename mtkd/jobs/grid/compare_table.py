@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import TEACHER, Grid
-from tasks.common.markdown import markdown_cell
-from tasks.common.plain_text import aligned
+from mtkd.jobs.grid.table_row import TableRow, mean_of, std_of
+from tasks.common.text_format import aligned, markdown_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_SeedValues = Mapping[str, list[float]]  # task or heading -> value of each seed
 METRICS_TITLE = "Every metric of every validation split"
 _METRICS = {
     "accuracy": "acc",
@@ -30,63 +29,6 @@ _METRICS = {
     "exact_match": "EM",
 }
 _SPLITS = {"validation_matched": "-m", "validation_mismatched": "-mm"}
-
-
-@dataclass
-class Row:
-    """The results of the runs of one cell, or of a baseline.
-
-    Attributes:
-        scores: task -> score of each seed.
-        failed: "task, seed N" -> error message.
-        parameters: the number of the model's weights; `parameters_without_embeddings`: outside the word
-            embeddings.
-        seconds: training time of each run, in seconds.
-        speed: batch size -> inference speed on the CPU relative to the first row that is timed.
-        ms: batch size -> inference time on the CPU in milliseconds.
-        gpu_speed, gpu_ms: the same on the GPU; empty if there is none.
-        steps: training steps of each run.
-        kept: which epoch's weights were scored, "best" or "last"; None for rows without training.
-        metrics: heading such as "mnli-m acc" -> value of each seed.
-        differences: task, or "average" -> difference from the reference.
-        above_majority: the same, relative to the best constant prediction; empty without baselines.
-    """
-
-    name: str
-    scores: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    parameters: int | None = None
-    parameters_without_embeddings: int | None = None
-    seconds: list[float] = field(default_factory=list)
-    speed: dict[int, float] = field(default_factory=dict)
-    ms: dict[int, float] = field(default_factory=dict)
-    gpu_speed: dict[int, float] = field(default_factory=dict)
-    gpu_ms: dict[int, float] = field(default_factory=dict)
-    steps: list[int] = field(default_factory=list)
-    kept: str | None = None
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    differences: dict[str, Difference] = field(default_factory=dict)
-    above_majority: dict[str, Difference] = field(default_factory=dict)
-
-    def mean(self, task: str) -> float:
-        """The mean score of a task over seeds; NaN if it has none."""
-        return _mean(self.scores, task)
-
-    def std(self, task: str) -> float | None:
-        """The standard deviation of a task's score over seeds; None if there are fewer than two."""
-        return _std(self.scores, task)
-
-    def average(self, tasks: list[str]) -> float:
-        """The average over tasks; NaN if a task is missing."""
-        return statistics.fmean([self.mean(task) for task in tasks]) if tasks else math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON values."""
-        plain = {
-            name: {task: difference.to_json() for task, difference in getattr(self, name).items()}
-            for name in ("differences", "above_majority")
-        }
-        return {**vars(self), **plain}
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,7 +46,7 @@ class Table:
 
     grid: Grid
     tasks: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     commands: dict[str, list[str]]
     notes: list[str] = field(default_factory=list)
 
@@ -195,7 +137,7 @@ class Table:
         speeds = [f"speed{device} at {batch}" for device in devices for batch in self.grid.bench.batches]
         return ["", *self.tasks, "average", *shares, "parameters", "steps", "training", *speeds]
 
-    def share_of_teacher_gain(self, row: Row) -> float:
+    def share_of_teacher_gain(self, row: TableRow) -> float:
         """A row's gain over the best constant prediction as a fraction of the teacher's.
 
         This is a ratio of averages over tasks: (row - constant) / (teacher - constant).
@@ -244,7 +186,7 @@ class Table:
         """Every metric of every validation split, in percent, with the standard deviation over seeds."""
         names = self.metric_columns()[1:]
         return [
-            [row.name, *(_percent(_mean(row.metrics, name), _std(row.metrics, name)) for name in names)]
+            [row.name, *(_percent(mean_of(row.metrics, name), std_of(row.metrics, name)) for name in names)]
             for row in self.rows
         ]
 
@@ -273,15 +215,6 @@ def metric_name(task: str, split: str, metric: str, splits: int) -> str:
     """
     suffix = _SPLITS.get(split, f"/{split}") if splits > 1 else ""
     return f"{task}{suffix} {_METRICS.get(metric, metric)}"
-
-
-def _mean(columns: _SeedValues, name: str) -> float:
-    return statistics.fmean(columns[name]) if columns.get(name) else math.nan
-
-
-def _std(columns: _SeedValues, name: str) -> float | None:
-    values = columns.get(name, [])
-    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _count(number: int) -> str:

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.distillation.find_teachers import find_teachers
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.training_corpus import add_corpora
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.saved_model import digest_model, is_saved_model, read_saved
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
+from mtkd.teachers.find_teachers import find_teachers
+from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import read_corpus
 from tasks.data.loading import digest_rows, load_rows, sample_rows

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 from mtkd.grids import Grid
-from mtkd.grids.cell import First
+from mtkd.grids.cell import FirstStep
 from mtkd.jobs.distillation.distill_text import settings_for_text
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from tasks.common.errors import UserError
-from tasks.data.plain_text import TEXT
+from tasks.data.plain_text import TEXT_TASK
 
 _INIT = "student.transformer.init"
 _NO_START_HINT = "give the cell `first = false`, or another `first`"
@@ -41,9 +41,9 @@ def naming_cell(name: str) -> Iterator[None]:
         raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
-def _settings_of(first: First) -> DistillSettings:
+def _settings_of(first: FirstStep) -> DistillSettings:
     """The settings with which the run on plain text is trained."""
-    settings: DistillSettings = load_settings(first.recipe, "distill", first.set, TEXT.name)
+    settings: DistillSettings = load_settings(first.recipe, "distill", first.set, TEXT_TASK.name)
     try:
         return settings_for_text(settings)[0]
     except UserError as error:

@@ -9,12 +9,12 @@ from pathlib import Path
 from mtkd.device import find_device
 from mtkd.evaluation.differences import Splits
 from mtkd.evaluation.scoring import read_predictions, write_predictions
-from mtkd.jobs.distillation.find_teachers import find_teachers
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask
 from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
 from mtkd.models.parameter_count import count_parameters
+from mtkd.teachers.find_teachers import find_teachers
+from mtkd.teachers.teacher_names import teachers_by_task
 from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.digests import DIGESTS, write_digests
 from tasks.common.errors import UserError

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
+from mtkd.evaluation.baselines import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
-from mtkd.jobs.distillation.find_teachers import encoder_of
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
-from mtkd.jobs.grid.compare_table import Row
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine
-from mtkd.models.saved_model import saved_in
+from mtkd.jobs.grid.table_row import TableRow
+from mtkd.jobs.model_origin import encoder_of_teacher
+from mtkd.models.saved_model import read_description
+from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
@@ -78,17 +78,19 @@ def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str |
     """The pretrained encoder that the teacher of a task specification started from; None if unknown."""
     if inputs.store:
         described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
-        return saved_in(described).info.base
+        return read_description(described).info.base
     if grid.refine:
         return encoder_to_refine(grid, inputs, task_spec)
     teacher = inputs.teacher or inputs.encoder
     if not teacher:
         return None
     teachers = teachers_by_task(teacher.replace("{task}", task_spec))
-    return next((encoder_of(name) for task, name in teachers if task in (None, *task_spec.split(","))), None)
+    return next(
+        (encoder_of_teacher(name) for task, name in teachers if task in (None, *task_spec.split(","))), None
+    )
 
 
-def weak_row_warnings(rows: Mapping[str, Row]) -> list[str]:
+def weak_row_warnings(rows: Mapping[str, TableRow]) -> list[str]:
     """A warning for each trained row that is not clearly better than the best constant prediction."""
     warnings = []
     for name, row in rows.items():

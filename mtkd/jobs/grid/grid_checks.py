@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mtkd.grids import TEACHER, Grid
-from mtkd.jobs.distillation.find_teachers import find_teachers
-from mtkd.jobs.distillation.teacher_names import teachers_by_task
 from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
 from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
@@ -19,9 +17,11 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.output_files.path_overlap import refuse_overlap
 from mtkd.recipes import load_settings, recipe_command
+from mtkd.teachers.find_teachers import find_teachers
+from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError, did_you_mean_path, unknown
 from tasks.common.hub_loading import refuse_path
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.data.corpus_reader import read_corpus_manifest
 from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
@@ -170,16 +170,15 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
         raise UserError(f"no such file or directory: {inputs.text}{did_you_mean_path(inputs.text)}")
     _paths_per_task_spec("teacher", inputs.teacher, grid.task_specs)  # checks the placeholder
     for name in _paths_per_task_spec("encoder", inputs.encoder, grid.task_specs):
-        if not Path(local(name)).exists():
+        if not Path(with_local_paths(name)).exists():
             refuse_path("encoder", name)
     for path in _paths_per_task_spec("store", inputs.store, grid.task_specs):
-        read_store_manifest(Path(local(path)))
-    _paths_per_task_spec(
-        "corpus", inputs.corpus, grid.task_specs
-    )  # checks the placeholder, even if no cell uses it
+        read_store_manifest(Path(with_local_paths(path)))
+    # Checks the placeholder, even if no cell uses the corpus.
+    _paths_per_task_spec("corpus", inputs.corpus, grid.task_specs)
     for name, cell in grid.cells.items():
         for path in _paths_per_task_spec("corpus", inputs.corpus_of(cell), grid.task_specs_of(name)):
-            read_corpus_manifest(Path(local(path)))
+            read_corpus_manifest(Path(with_local_paths(path)))
         if student := _student_of(grid, name):
             with naming_cell(name):
                 student.check_start()

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.grids import Cell
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.label_lists import label_list
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError
 from tasks.common.records import as_toml, read_record
 from tasks.common.sha256 import digest_bytes

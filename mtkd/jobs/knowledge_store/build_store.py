@@ -14,7 +14,7 @@ from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.row_index import write_rows
-from mtkd.knowledge_store.shard_writer import StoreJob, check_scores, write_missing_shards
+from mtkd.knowledge_store.shard_writer import StoreSpec, check_scores, write_missing_shards
 from mtkd.knowledge_store.store_manifest import (
     MANIFEST,
     STORE_FORMAT,
@@ -29,12 +29,12 @@ from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.output_directory import open_directory
 from mtkd.output_files.sharded_output import DIGEST, PlannedShard
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
-from mtkd.teachers.teacher_ref import with_digest
+from mtkd.teachers.teacher_ref import name_with_digest
 from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
 from tasks.common.records import check_record
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.shards import ShardEntry
 
 
@@ -85,9 +85,9 @@ def repair_store(
     if not damaged and not any(out.glob(f"shards/*{DIGEST}")):  # a repair that was killed leaves such files
         return manifest, []
     prepared = prepare_store(
-        check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
+        check_record(with_local_paths(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
     )
-    if prepared.job.key != manifest.key:
+    if prepared.spec.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
             hint="restore the inputs that it was built with, or build it again with `overwrite=True`",
@@ -100,9 +100,9 @@ def _write(
     prepared: PreparedStore, out: Path, command: str, workers: Workers, *, overwrite: bool = False
 ) -> list[PlannedShard]:
     """Write the missing or damaged shards, then the rest of the store; returns the shards written now."""
-    job, accelerator = prepared.job, make_accelerator()
+    spec, accelerator = prepared.spec, make_accelerator()
     group = ProcessGroup.of(accelerator)
-    load = prepared.teacher.loader(job.contents.max_length) if workers.in_other_processes else None
+    load = prepared.teacher.loader(spec.contents.max_length) if workers.in_other_processes else None
     device = torch.device("cpu") if load else accelerator.device
 
     def difference() -> str:
@@ -110,20 +110,20 @@ def _write(
             return "it was started with other settings or rows"
         return _difference(read_store_manifest(out), prepared)
 
-    with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, group=group, difference=difference):
+    with open_directory(out, STORE_KIND, spec.key, overwrite=overwrite, group=group, difference=difference):
         shards = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
         recorded = {shard.file: shard.sha256 for shard in shards}
         if group.first and not recorded:
             _check_space(prepared, out)
-            prepared.teacher.describe(out / "teacher", job.contents.max_length)
-        job.teacher.to(device)
-        check_scores(job, device)
+            prepared.teacher.describe(out / "teacher", spec.contents.max_length)
+        spec.teacher.to(device)
+        check_scores(spec, device)
         with keep_memory():
             output, written_shards = write_missing_shards(
-                job, out, accelerator, recorded, workers=workers, load=load
+                spec, out, accelerator, recorded, workers=workers, load=load
             )
         if group.first and damaged_files(out / "teacher"):
-            prepared.teacher.describe(out / "teacher", job.contents.max_length)
+            prepared.teacher.describe(out / "teacher", spec.contents.max_length)
         if group.first and (written_shards or not recorded or damaged_files(out / "rows")):
             _finish(prepared, out, output.entries(recorded), command)
     return written_shards
@@ -131,26 +131,26 @@ def _write(
 
 def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
     """Say how a store differs from the requested one, for an error message."""
-    job, teacher = prepared.job, manifest.teacher
+    spec, teacher = prepared.spec, manifest.teacher
     if teacher.digest != prepared.teacher.digest:
         requested = prepared.teacher
         return (
-            f"its teacher is {with_digest(teacher.name, teacher.digest)}, not "
-            f"{with_digest(requested.name, requested.digest)}"
+            f"its teacher is {name_with_digest(teacher.name, teacher.digest)}, not "
+            f"{name_with_digest(requested.name, requested.digest)}"
         )
-    if teacher.tokeniser != job.teacher.tokeniser.digest:
+    if teacher.tokeniser != spec.teacher.tokeniser.digest:
         return (
             f"its tokeniser has the digest {teacher.tokeniser[:12]}, but that of {prepared.teacher.name} has "
-            f"{job.teacher.tokeniser.digest[:12]}"
+            f"{spec.teacher.tokeniser.digest[:12]}"
         )
-    if manifest.contents.max_length != job.contents.max_length:
-        return f"its rows have at most {manifest.contents.max_length} tokens, not {job.contents.max_length}"
+    if manifest.contents.max_length != spec.contents.max_length:
+        return f"its rows have at most {manifest.contents.max_length} tokens, not {spec.contents.max_length}"
     rows = {task.name: task.digest for task in manifest.tasks}
-    for name in dict.fromkeys([*rows, *job.digests]):
-        if rows.get(name) != job.digests.get(name):
+    for name in dict.fromkeys([*rows, *spec.digests]):
+        if rows.get(name) != spec.digests.get(name):
             return (
                 f"its {name} rows have the digest {str(rows.get(name))[:12]}, not "
-                f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
+                f"{str(spec.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
             )
     return "it was built with another recipe, `settings`, `dtype`, `precision` or `batch`"
 
@@ -168,25 +168,25 @@ def _check_space(prepared: PreparedStore, out: Path) -> None:
 
 def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], command: str) -> None:
     """Write the row index, then the manifest, which marks the store as finished."""
-    job, teacher_ref = prepared.job, prepared.teacher
+    spec, teacher_ref = prepared.spec, prepared.teacher
     for name, rows in prepared.rows.items():
-        write_rows(out, rows, [shard for shard in job.shards if shard.task == name])
+        write_rows(out, rows, [shard for shard in spec.shards if shard.task == name])
     write_digests(out / "rows")
     StoreManifest(
         STORE_FORMAT,
         __version__,
         command,
         prepared.request.options() | {"sets": prepared.request.sets | prepared.chosen, "budget": None},
-        StoreTeacher(teacher_ref.name, teacher_ref.digest, job.teacher.tokeniser.digest, job.precision),
-        job.contents,
+        StoreTeacher(teacher_ref.name, teacher_ref.digest, spec.teacher.tokeniser.digest, spec.precision),
+        spec.contents,
         prepared.corpus,
-        job.key,
-        tuple(_store_task(job, name, len(rows)) for name, rows in prepared.rows.items()),
+        spec.key,
+        tuple(_store_task(spec, name, len(rows)) for name, rows in prepared.rows.items()),
         shards,
     ).write(out)
 
 
-def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:
+def _store_task(spec: StoreSpec, name: str, count: int) -> StoreTask:
     """The manifest's entry for a task; `count`: the number of its rows."""
-    logits = LogitsLayout.of(job.tasks[name])
-    return StoreTask(name, count, job.digests[name], logits.count, logits.per)
+    logits = LogitsLayout.of(spec.tasks[name])
+    return StoreTask(name, count, spec.digests[name], logits.count, logits.per)

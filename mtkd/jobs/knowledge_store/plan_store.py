@@ -14,13 +14,13 @@ from mtkd.jobs.knowledge_store.prepare_store import PreparedStore, prepare_store
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import pack_outputs
-from mtkd.knowledge_store.shard_writer import StoreJob
+from mtkd.knowledge_store.shard_writer import StoreSpec
 from mtkd.knowledge_store.sizing import amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import counted
-from tasks.common.plain_text import duration_text, size_text
 from tasks.common.reading import real_path
+from tasks.common.text_format import duration_text, size_text
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import length_sorted_batches
 
@@ -86,17 +86,17 @@ def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) ->
     prepared = prepare_store(request)
     for text in prepared.warnings:
         warn(text)
-    job = prepared.job
+    spec = prepared.spec
     accelerator = make_accelerator()
-    job.teacher.to(accelerator.device)
+    spec.teacher.to(accelerator.device)
     lengths = {
-        name: job.teacher.reader_of(job.tasks[name]).lengths(rows.texts) for name, rows in job.data.items()
+        name: spec.teacher.reader_of(spec.tasks[name]).lengths(rows.texts) for name, rows in spec.data.items()
     }
-    selection = job.contents.need.selection
+    selection = spec.contents.need.selection
     ahsk = None
     if selection is not None:
-        max_length = job.contents.max_length
-        depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
+        max_length = spec.contents.max_length
+        depth, layers = len(spec.contents.need.selected), prepared.student_layers + 1
         ahsk = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
     existing = next(p for p in (real_path(out), *real_path(out).parents) if p.exists())
     return StorePlan(
@@ -104,24 +104,24 @@ def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) ->
         sum(map(len, lengths.values())),
         int(sum(map(np.sum, lengths.values()))),
         shutil.disk_usage(existing).free,
-        _estimate(job, accelerator),
+        _estimate(spec, accelerator),
         ahsk,
     )
 
 
-def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
+def _estimate(spec: StoreSpec, accelerator: Accelerator) -> float:
     """Estimate the running time of the teacher in seconds by timing a few batches of different lengths."""
-    source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
+    source = OnlineTeacher(spec.teacher, spec.contents.need, spec.precision)
     total = 0.0
-    for name, rows in job.data.items():
-        collate = Collator(job.teacher.reader_of(job.tasks[name]))
-        batches = length_sorted_batches(collate.reader.lengths(rows.texts), job.batch_size)
-        count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
+    for name, rows in spec.data.items():
+        collate = Collator(spec.teacher.reader_of(spec.tasks[name]))
+        batches = length_sorted_batches(collate.reader.lengths(rows.texts), spec.batch_size)
+        count = min(len(batches), max(1, _TIMED_BATCHES // len(spec.data)))
         timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
         warm_up = timed[0].to(accelerator.device)
-        pack_outputs(source.outputs(job.tasks[name], warm_up), job.contents)
+        pack_outputs(source.outputs(spec.tasks[name], warm_up), spec.contents)
         started = time.perf_counter()
         for batch in timed:
-            pack_outputs(source.outputs(job.tasks[name], batch.to(accelerator.device)), job.contents)
+            pack_outputs(source.outputs(spec.tasks[name], batch.to(accelerator.device)), spec.contents)
         total += (time.perf_counter() - started) / len(timed) * len(batches)
     return total

@@ -16,7 +16,7 @@ from mtkd.jobs.training_data import EncodedRows, TrainingData, load_training_dat
 from mtkd.knowledge_store.contents import Contents, LogitsLayout
 from mtkd.knowledge_store.row_index import table_bytes
 from mtkd.knowledge_store.shard_files import plan_shards
-from mtkd.knowledge_store.shard_writer import StoreJob, entry_counts
+from mtkd.knowledge_store.shard_writer import StoreSpec, entry_counts
 from mtkd.knowledge_store.sizing import TokenCounts, choose_selection, sizes
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.sharded_output import PlannedShard
@@ -51,7 +51,7 @@ class PreparedStore:
     settings: DistillSettings
     teacher: TeacherRef
     rows: dict[str, Rows]
-    job: StoreJob
+    spec: StoreSpec
     corpus: str | None
     chosen: dict[str, Any]
     sizes: dict[str, int]
@@ -124,16 +124,16 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
             hint="choose a recipe that distils, or remove supervision=labels",
         )
     inputs = _load_inputs(request, validated, teacher_ref)
-    spec, max_length = teacher_ref.config.spec, inputs.teacher.info.max_length
-    contents = Contents.of(need, request.dtype, spec, max_length)
+    encoder, max_length = teacher_ref.config.spec, inputs.teacher.info.max_length
+    contents = Contents.of(need, request.dtype, encoder, max_length)
     chosen: dict[str, Any] = {}
     if request.budget is not None:
         chosen = _fit_to_budget(request.budget, validated, contents, inputs)
         settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
         need = validate_run(settings, request.teacher, tasks).teacher_need
-        contents = Contents.of(need, request.dtype, spec, max_length)
+        contents = Contents.of(need, request.dtype, encoder, max_length)
     counts = inputs.token_counts(contents)
-    job = StoreJob(
+    spec = StoreSpec(
         teacher=inputs.teacher,
         contents=contents,
         tasks=inputs.data.tasks,
@@ -149,10 +149,10 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         settings=settings,
         teacher=teacher_ref,
         rows={part.task.name: part.train for part in inputs.data.parts},
-        job=job,
+        spec=spec,
         corpus=inputs.corpus,
         chosen=chosen,
-        sizes=sizes(contents, counts, len(job.shards), inputs.index_bytes),
+        sizes=sizes(contents, counts, len(spec.shards), inputs.index_bytes),
         student_layers=validated.student.layers,
         warnings=inputs.warnings,
     )

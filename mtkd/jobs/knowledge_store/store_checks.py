@@ -79,7 +79,7 @@ def check_store(
             hint=f"build another store: `mtkd.build_store(recipe={settings.name!r}, out='DIR', ...)`",
         )
     student_length, stored_length = settings.student.max_length, manifest.contents.max_length
-    if (need.tokens or aligned) and student_length != stored_length:
+    if (need.has_token_vectors or aligned) and student_length != stored_length:
         raise UserError(
             f"the store {store} was built with at most {stored_length} tokens per row, but this student "
             f"reads {student_length}",

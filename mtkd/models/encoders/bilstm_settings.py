@@ -11,7 +11,7 @@ from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
 from mtkd.outputs import POOLED, EncoderSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
-from tasks.common.records import Units, Vocabulary
+from tasks.common.records import Units, VocabularySize
 from tasks.tokens.reader import InputFormat
 
 Kind = Literal["bilstm-biattention", "bilstm"]
@@ -92,7 +92,7 @@ class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
 
     input_format: ClassVar[InputFormat] = "separate"
     kind: Kind = "bilstm-biattention"
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     @property

@@ -20,7 +20,7 @@ from tasks.common.files import staged_directory
 from tasks.common.hub_loading import embedded_encoder, quieten
 from tasks.common.locks import locked
 from tasks.common.progress import say
-from tasks.common.records import Count, Depth, Share, Size, Units, Vocabulary, check_value
+from tasks.common.records import Count, Depth, Share, Size, Units, VocabularySize, check_value
 from tasks.tokens.tokeniser import Tokeniser
 
 _Positive = Annotated[float, Field(gt=0, lt=1e6)]
@@ -38,7 +38,7 @@ _HINT = "a checkpoint written during MT-DNN's training holds more; its script st
 
 
 class _Sizes(TypedDict):
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     hidden_size: Units
     num_hidden_layers: Depth
     num_attention_heads: Depth

@@ -28,7 +28,7 @@ from tasks.common.hub_loading import (
     quieten,
 )
 from tasks.common.records import Text, Units, check_record, read_record
-from tasks.common.remote import local
+from tasks.common.remote import with_local_paths
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokens.reader import InputFormat
@@ -121,7 +121,7 @@ class TransformerConfig(EncoderConfig):
         return EncoderSpec(hf.model_type, *sizes, offers, mean_pooled=self.pooling == "mean")
 
     def spec_for(self, tasks: Iterable[Task]) -> EncoderSpec:
-        """The same; a bi-encoder offers the pooled vectors of tasks with one text, too."""
+        """The same; a bi-encoder also offers the pooled vectors of tasks with one text."""
         spec = self.spec
         pooled = not any(self.compares_texts(task) for task in tasks)
         return replace(spec, offers=replace(spec.offers, pooled=pooled))
@@ -136,7 +136,7 @@ def locate(name: str) -> str:
     Raises:
         UserError: the encoder `minilm` is not installed, or a file cannot be converted.
     """
-    name = local(name)  # a URL that a record names
+    name = with_local_paths(name)  # a URL that a record names
     if name.endswith(MT_DNN) and not Path(name).is_dir():
         return str(convert_mt_dnn(Path(name)))
     if name != DEFAULT_ENCODER:

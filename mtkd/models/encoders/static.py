@@ -24,15 +24,15 @@ from mtkd.outputs import POOLED, EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
 from tasks.common.progress import progress, say
-from tasks.common.records import Units, Vocabulary
+from tasks.common.records import Units, VocabularySize
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.batching import Collator, ModelInputs, Tokens
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.ragged import RaggedArray
 from tasks.tokens.reader import InputFormat, Reader
 
-BATCH = 1024  # student tokens that go through the teacher at once
-LONGEST = 16  # the most teacher tokens per student token, including special tokens
+_BATCH = 1024  # student tokens that go through the teacher at once
+_LONGEST = 16  # the most teacher tokens per student token, including special tokens
 
 
 class StaticSettings(StrictSettings):
@@ -83,7 +83,7 @@ class StaticConfig(EncoderConfig):
 
     input_format: ClassVar[InputFormat] = "separate"
     kind: Literal["static"] = "static"
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     width: Units = 256
     hidden_size: Units = 512
     output_size: Units = 256
@@ -215,15 +215,15 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
     The teacher reads each token alone, between its special tokens: [CLS] token [SEP].
     """
     token_ids = _teacher_token_ids(context)
-    collate = Collator(Reader(context.teacher_tokeniser, "joined", LONGEST))
+    collate = Collator(Reader(context.teacher_tokeniser, "joined", _LONGEST))
     tokens = Encoded("", pa.nulls(len(token_ids), pa.string()), np.zeros(len(token_ids)), None, (token_ids,))
     order = np.argsort(token_ids.lengths, kind="stable")
     states = torch.empty(len(token_ids), teacher.width)
     training, device = teacher.training, next(teacher.parameters()).device
     teacher.eval()
     with progress("token vectors from the teacher", len(order), unit="tokens") as advance:
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
             inputs = collate(tokens, rows).inputs.to(device)
             assert inputs.joined is not None
             last = teacher(inputs, OutputSpec(sequence=True)).sequence

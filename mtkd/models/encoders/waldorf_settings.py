@@ -9,7 +9,7 @@ from pydantic import Field
 from mtkd.models.encoders.encoder import EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
-from tasks.common.records import Depth, Units, Vocabulary
+from tasks.common.records import Depth, Units, VocabularySize
 
 STRIDE = 4  # tokens per state of a block, after two poolings by 2
 
@@ -81,7 +81,7 @@ class WaldorfConfig(WaldorfSizes, EncoderConfig):
 
     gives_sequence: ClassVar[bool] = True
     kind: Literal["waldorf"] = "waldorf"
-    vocab_size: Vocabulary
+    vocab_size: VocabularySize
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     @property

@@ -113,7 +113,7 @@ def test_any_range_equals_a_slice_of_all_paragraphs(
         inner = planned.slice(start, len(chosen)).slice(0, 1)
         assert inner.read().uids.to_pylist() == [chosen[start].uid]
     pool = InProcessPool(tmp_path, None)
-    assert paragraphs_in_files.with_digest(planned, pool).digest == digest_blocks(everything)
+    assert paragraphs_in_files.add_digest(planned, pool).digest == digest_blocks(everything)
 
 
 def test_a_range_opens_only_its_row_groups(

@@ -29,7 +29,7 @@ import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import sentences_around
 from augment.questions.generation import precision as precision_module
-from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
+from augment.questions.generation.answer_candidates import Candidate, candidates_by_rule, spread_over_text
 from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
@@ -38,12 +38,13 @@ from augment.questions.generation.generate import QuestionOptions, decode_questi
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
-from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
+from augment.questions.prompt_formats import PROMPT_FORMATS, check_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences
+from augment.questions.training.config import GeneratorTrainingConfig
 from augment.questions.training.from_scratch import NewModelShape
-from augment.questions.training.prompts import read_asked
+from augment.questions.training.prompts import read_reference_questions
 from augment.questions.training.text_scores import bleu, rouge_l
-from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
+from augment.questions.training.train_generator import TrainingPlace, train_generator
 from mtkd.cli.main import cli
 from mtkd.output_files.distributed import ProcessGroup
 from tasks.common.errors import MtkdWarning, UserError
@@ -54,7 +55,7 @@ from tasks.glue import TASKS
 CPU = torch.device("cpu")
 STOPS = [1, *range(50, 56)]  # several end tokens, so that random models stop
 SQUAD = TASKS["squad"]
-JOB = TrainJob(
+CONFIG = GeneratorTrainingConfig(
     "scratch",
     Reading(max_input=64, max_output=12),
     NewModelShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
@@ -90,9 +91,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def train_small_generator(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
+def train_small_generator(out: Path, data: Path, config: GeneratorTrainingConfig = CONFIG, **changes) -> dict:
     return train_generator(
-        job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
+        config, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
     )
 
 
@@ -106,7 +107,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **options):
     config = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard_rows=7, **options)
     ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
-    return write_corpus(ready.job, ready.rows, out, advance=advance)
+    return write_corpus(ready.spec, ready.rows, out, advance=advance)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -149,7 +150,7 @@ def test_one_decoding_step_matches_the_logits_of_transformers(kind):
 
 def test_batched_greedy_decoding_matches_transformers():
     model, prompts = random_t5(), random_prompts()
-    of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
+    of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch_size=8)
     for prompt, (question,) in zip(prompts, of_mtkd, strict=True):
         generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=15, do_sample=False)[
             0, 1:
@@ -167,10 +168,10 @@ def test_batched_greedy_decoding_matches_transformers():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_batch_size_does_not_change_the_questions(strategy, precision):
     decoder, prompts = Decoder(random_t5(), precision), random_prompts()
-    alone = decode(decoder, prompts, strategy, batch=1)
+    alone = decode(decoder, prompts, strategy, batch_size=1)
     for batch in (2, 7, 100):
         assert decode(decoder, prompts, strategy, batch) == alone
-    assert decode(decoder, prompts[::-1], strategy, batch=7) == alone[::-1]
+    assert decode(decoder, prompts[::-1], strategy, batch_size=7) == alone[::-1]
 
 
 def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
@@ -189,7 +190,7 @@ def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
 
 def test_beam_search_matches_transformers():
     model, prompts = random_t5(1), random_prompts(12)
-    of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
+    of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch_size=5)
     same = 0
     for prompt, questions in zip(prompts, of_mtkd, strict=True):
         generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=6, num_beams=3, do_sample=False)
@@ -318,7 +319,7 @@ def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_
     train_small_generator(trained, data)
     assert contents(trained) == before
     with pytest.raises(UserError, match="another question generator"):
-        train_small_generator(trained, data, dataclasses.replace(JOB, seed=1))
+        train_small_generator(trained, data, dataclasses.replace(CONFIG, seed=1))
     (tmp_path / "questions.json").write_text("[]")  # a foreign file
     for overwrite in (False, True):
         with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
@@ -327,47 +328,51 @@ def test_a_finished_run_is_kept_and_a_different_run_rejected(trained, data, tmp_
     (other / "notes").mkdir()
     (other / "notes/thesis.tex").write_text("")
     with pytest.raises(UserError, match="do not belong to a question generator: notes"):
-        train_small_generator(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
+        train_small_generator(other, data, dataclasses.replace(CONFIG, seed=1), overwrite=True)
     assert (other / "notes/thesis.tex").is_file()
 
 
 def test_a_different_base_model_of_the_same_name_is_rejected(trained, data, tmp_path):
     base = shutil.copytree(trained, tmp_path / "base")
-    job = dataclasses.replace(JOB, model=str(base), steps=1)
-    train_small_generator(tmp_path / "out", data, job)
-    report = train_small_generator(tmp_path / "out", data, job)
+    config = dataclasses.replace(CONFIG, model=str(base), steps=1)
+    train_small_generator(tmp_path / "out", data, config)
+    report = train_small_generator(tmp_path / "out", data, config)
     moved = shutil.copytree(base, tmp_path / "moved")
-    assert train_small_generator(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
+    assert (
+        train_small_generator(tmp_path / "out", data, dataclasses.replace(config, model=str(moved))) == report
+    )
     weights = load_file(base / "model.safetensors")
     (base / "digests.json").unlink()
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(UserError, match="another question generator"):
-        train_small_generator(tmp_path / "out", data, job)
+        train_small_generator(tmp_path / "out", data, config)
 
 
 def test_prompts_by_format(data):
     source = open_data(str(data))
-    plain = read_asked(source, SQUAD, "train", FORMATS["context"], None, 0)
-    marked = read_asked(source, SQUAD, "train", FORMATS["answer"], 20, 0)
+    plain = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["context"], None, 0)
+    marked = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["answer"], 20, 0)
     assert sum(len(one.questions) for one in plain) == 120 and plain[0].prompt == plain[0].context
     assert all(" was born in " in one.prompt and "Where was" in one.questions[0] for one in plain)
     assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
     assert sum(len(one.questions) for one in marked) == 20
-    (narrow, *_) = read_asked(source, SQUAD, "train", FORMATS["sentence"], 20, 0)
+    (narrow, *_) = read_reference_questions(source, SQUAD, "train", PROMPT_FORMATS["sentence"], 20, 0)
     assert " was born in " in narrow.prompt and "river" not in narrow.prompt and "river" in narrow.context
 
 
 def test_a_trained_generator_can_be_fine_tuned_with_answers_in_bf16(trained, data, tmp_path):
     reading = Reading("answer", 64, 12)
-    job = dataclasses.replace(JOB, model=str(trained), steps=2, precision="bf16", reading=reading)
+    config = dataclasses.replace(CONFIG, model=str(trained), steps=2, precision="bf16", reading=reading)
     with pytest.raises(UserError, match="no tokens for 'answer:"):
-        train_small_generator(tmp_path / "none", data, job)
+        train_small_generator(tmp_path / "none", data, config)
     assert not (tmp_path / "none").exists()
-    fresh = dataclasses.replace(job, model="scratch")
+    fresh = dataclasses.replace(config, model="scratch")
     train_small_generator(tmp_path / "marked", data, fresh)
-    train_small_generator(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
+    train_small_generator(
+        tmp_path / "again", data, dataclasses.replace(config, model=str(tmp_path / "marked"))
+    )
     written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
     assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
 
@@ -432,7 +437,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     others = [
         threading.Thread(
             target=write_corpus,
-            args=(ready.job, ready.rows, tmp_path / "two"),
+            args=(ready.spec, ready.rows, tmp_path / "two"),
             kwargs={"group": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
@@ -457,8 +462,8 @@ def test_worker_processes_load_the_generator(trained, data, tmp_path, monkeypatc
     write(tmp_path / "one")
     written, ready = write(tmp_path / "other", workers=2, engine=engine)
     assert written.made > 5 and contents(tmp_path / "other") == contents(tmp_path / "one")
-    load = ready.job.augmenter.loader
-    assert load().settings == {**ready.job.augmenter.settings, "model": str(trained)}
+    load = ready.spec.augmenter.loader
+    assert load().settings == {**ready.spec.augmenter.settings, "model": str(trained)}
     with pytest.raises(UserError, match="is another model on"):
         partial(load.func, load.args[0], "0" * 64, load.args[2])()
 
@@ -477,7 +482,7 @@ def test_a_long_paragraph_is_truncated_for_the_model_but_stored_whole(trained, t
     ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
-    written = write_corpus(ready.job, ready.rows, tmp_path / "c").manifest
+    written = write_corpus(ready.spec, ready.rows, tmp_path / "c").manifest
     assert long.strip() in corpus_rows(tmp_path / "c", "squad").texts[1].to_pylist() and written.rows <= 2
     tokenizer = load_generator(str(trained)).tokenizer
     (part,) = readable(tokenizer, [long], Reading(max_input=64))
@@ -530,16 +535,16 @@ def test_answer_formats_use_one_candidate_per_question():
 def test_rules_find_candidate_answers():
     text = "The river rose. On 4 May 1901 Anna Berg of Oslo paid $1,200 to the Bank of Norway."
     found = ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
-    assert by_rule(text) == [(answer, text.index(answer)) for answer in found]
-    assert by_rule("nothing remarkable there") == [("nothing", 0), ("remarkable", 8)]
-    assert by_rule("so it is")[0] == ("so", 0) and by_rule("") == []
+    assert candidates_by_rule(text) == [(answer, text.index(answer)) for answer in found]
+    assert candidates_by_rule("nothing remarkable there") == [("nothing", 0), ("remarkable", 8)]
+    assert candidates_by_rule("so it is")[0] == ("so", 0) and candidates_by_rule("") == []
     inside = "The Roman stadium opened in 1985. Later the club of Milan won 5 titles there, and 5 cups."
-    assert dict(by_rule(inside))["5"] == inside.index(" 5 ") + 1
+    assert dict(candidates_by_rule(inside))["5"] == inside.index(" 5 ") + 1
     opening = (
         "However, he stayed. In the Bay of Fundy he said: I'll sleep. Italy was near, and in Italy, Rome."
     )
-    assert [one.text for one in by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
-    assert all(opening.startswith(one.text, one.start) for one in by_rule(opening))
+    assert [one.text for one in candidates_by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
+    assert all(opening.startswith(one.text, one.start) for one in candidates_by_rule(opening))
     letters = [Candidate(letter, position) for position, letter in enumerate("abcdef")]
     assert (
         spread_over_text(letters, 2) == [letters[1], letters[4]]
@@ -685,15 +690,15 @@ def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
 
 def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):
     tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
-    check_vocabulary(tokenizer, config, FORMATS["context"])
-    other = dataclasses.replace(FORMATS["answer"], template="<hl> {answer} ß: {context}")
+    check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
+    other = dataclasses.replace(PROMPT_FORMATS["answer"], template="<hl> {answer} ß: {context}")
     with pytest.raises(UserError, match="no token <hl>"):
         check_vocabulary(tokenizer, config, other)
     for name, value in (("eos_token_id", 7), ("pad_token_id", None)):
         before = getattr(config, name)
         setattr(config, name, value)
         with pytest.raises(UserError, match=name):
-            check_vocabulary(tokenizer, config, FORMATS["context"])
+            check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
         setattr(config, name, before)
 
 
@@ -705,7 +710,7 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
     draw = random.Random(0)
     token_ids = range(3, len(generator.tokenizer))
     prompts = [Prompt((*draw.choices(token_ids, k=20), 1)) for _ in range(10)]
-    of_mtkd = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch=4)
+    of_mtkd = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch_size=4)
     of_ctranslate2 = open_engine(generator)(prompts, Strategy(limit=8))
     assert sum(a == b for a, b in zip(of_mtkd, of_ctranslate2, strict=True)) >= 5
     assert len(list(trained.glob("ctranslate2-int8-*"))) == 1
@@ -713,7 +718,9 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
 
 def test_formats_of_published_generators():
     text = ("Ada wrote it in 1843.", "1843", 16)
-    assert {name: FORMATS[name].prompt(*text) for name in ("lmqg", "lmqg-mt5", "valhalla", "flan")} == {
+    assert {
+        name: PROMPT_FORMATS[name].prompt(*text) for name in ("lmqg", "lmqg-mt5", "valhalla", "flan")
+    } == {
         "lmqg": "generate question: Ada wrote it in <hl> 1843 <hl>.",
         "lmqg-mt5": "Ada wrote it in <hl> 1843 <hl>.",
         "valhalla": "generate question: Ada wrote it in  <hl> 1843 <hl> .",
@@ -809,12 +816,12 @@ def test_t5_v1_1_generates_by_filling_in_a_blank(trained, data, tmp_path, monkey
 
 
 def test_a_question_ends_at_the_end_token_of_its_format():
-    form = dataclasses.replace(FORMATS["context"], name="short", end="#")
+    form = dataclasses.replace(PROMPT_FORMATS["context"], name="short", end="#")
     letters = Letters()
     letters.convert_tokens_to_ids = ord
     options = QuestionOptions(Reading("short"), Strategy())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(FORMATS, "short", form)
+        patch.setitem(PROMPT_FORMATS, "short", form)
         (generated,) = decode_questions(
             letters, lambda prompts, _: [[list(map(ord, "Why? # or"))]], options, ["u"], ["Text."]
         )
@@ -838,7 +845,7 @@ def test_an_automatic_batch_is_halved_until_it_fits(monkeypatch):
 
     decoder, prompts = Decoder(random_t5()), random_prompts()
     strategy = Strategy(limit=10)
-    expected = decode(decoder, prompts, strategy, batch=1)
+    expected = decode(decoder, prompts, strategy, batch_size=1)
     real, sizes = decoding._decode_single, []
 
     def small_memory(decoder, prompts, strategy):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mtkd.recipes import load_settings, recipe_names
+from mtkd.run_record import kept_weights
 from mtkd.settings import SETTINGS_OF_COMMAND
-from mtkd.training.run_record import kept_weights
 from tasks.common.locks import LOCK
 from tasks.common.records import write_record
 

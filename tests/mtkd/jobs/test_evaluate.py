@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 import mtkd
 from mtkd.device import find_device
-from mtkd.evaluation.baseline import (
+from mtkd.evaluation.baselines import (
     CONSTANT,
     COSINE,
     LINEAR,

@@ -589,7 +589,7 @@ def test_a_budget_selects_the_most_useful_amount(tiny_teacher: Path, tmp_path: P
     def bytes_of(depth: int, tokens: int, width: float) -> int:
         return int(1000 * amount(depth, tokens, width))
 
-    assert choose_selection(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "not more than ten units, of one layer"
+    assert choose_selection(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "an amount of at most ten, of one layer"
     depth, tokens, width = choose_selection(3100, 5, 128, bytes_of)
     assert amount(depth, tokens, width) == pytest.approx(3.0) and depth == 1 and tokens >= 7 and width >= 0.2
     assert choose_selection(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), (

@@ -99,7 +99,7 @@ def test_cls_mse_compares_the_vectors_that_each_model_pools(
     assert found.item() == pytest.approx(expected, rel=1e-5)
     layers = frozenset({1, 2})
     assert [term.student_need, term.teacher_need] == [OutputSpec(**{kind: layers}) for kind in kinds]
-    assert not term.teacher_need.tokens, "teacher and student may have other tokens"
+    assert not term.teacher_need.has_token_vectors, "teacher and student may have other tokens"
 
 
 def test_a_warning_names_the_model_that_ignores_cls_and_the_setting_to_change() -> None:

@@ -18,11 +18,11 @@ import pytest
 import mtkd
 import mtkd as library
 from mtkd.cli.flags import as_options
-from mtkd.jobs.distillation.teacher_names import parse_labels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import pipeline_runner
 from mtkd.pipelines.pipeline_file import load_steps, output_directory
 from mtkd.pipelines.step import Step
+from mtkd.teachers.teacher_names import parse_labels
 
 FILE = """
 out = "out"

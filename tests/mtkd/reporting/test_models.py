@@ -15,7 +15,7 @@ import pytest
 from report_runs import ROWS, numbers, predicted, read, write_run
 
 import mtkd as library
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from tasks.common.errors import UserError
 from tasks.task import Task
 

@@ -17,7 +17,7 @@ from report_runs import ROWS, SCRIPT, Parsed, kept, numbers, predicted, read, wr
 from scipy import stats
 
 import mtkd as library
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.class_report import class_report
 from mtkd.model_files import FORMAT
 from mtkd.reporting.scores import reliability

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import mtkd as library
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from tasks.common.errors import UserError
 
 # Row -> average score, milliseconds at batches of 8 and 64, weights, seconds of each run.

@@ -7,9 +7,18 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from mtkd.evaluation.baseline import CONSTANT
+from mtkd.evaluation.baselines import CONSTANT
 from mtkd.reporting.runs import ROLES
-from mtkd.reporting.svg import TEXT, Scale, css_class, fitted, move_apart, number, place_labels, width_of
+from mtkd.reporting.svg import (
+    TEXT_HEIGHT,
+    Scale,
+    css_class,
+    fitted,
+    move_apart,
+    number,
+    place_labels,
+    width_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +61,7 @@ def test_numbers_are_formatted_briefly() -> None:
 
 def test_line_labels_do_not_overlap_and_stay_inside() -> None:
     found = move_apart([50, 51, 52, 180, 10, 185, 184], 0, 190)
-    assert (np.diff(np.sort(found)) >= TEXT + 1 - 1e-9).all() and min(found) >= 0 and max(found) <= 190
+    assert (np.diff(np.sort(found)) >= TEXT_HEIGHT + 1 - 1e-9).all() and min(found) >= 0 and max(found) <= 190
     assert np.argsort(found, kind="stable").tolist() == [4, 0, 1, 2, 3, 6, 5], "in the order of the lines"
 
 
@@ -62,7 +71,7 @@ def test_point_labels_do_not_overlap() -> None:
     boxes = []
     for (_, _, name), (x, y, anchor) in zip(points, place_labels(points, 0, 360, 0, 300), strict=True):
         left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * width_of(name)
-        boxes.append((left, y - TEXT + 2, left + width_of(name), y + 2))
+        boxes.append((left, y - TEXT_HEIGHT + 2, left + width_of(name), y + 2))
     for number_, one in enumerate(boxes):
         assert one[0] >= 0 and one[2] <= 360
         for other in boxes[:number_]:

@@ -17,7 +17,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import BY_LAYER, EncoderSpec, OutputSpec
 from mtkd.selection import Selection
 from mtkd.setting_errors import validate
-from mtkd.teachers.hidden_selection import keep, narrow, static_activations
+from mtkd.teachers.hidden_selection import narrow_selection, select_in_layer, static_activations
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
@@ -113,7 +113,7 @@ def test_short_rows_keep_all_their_tokens() -> None:
     tokens = Tokens(mask.long(), mask, mask.long(), ends)
     hidden = torch.arange(16.0).view(2, 4, 2) + 1
     ranks = torch.tensor([[0.1, 0.5, 0.9, 0.9], [0.2, 0.7, 0.0, 0.0]])
-    found = keep(hidden, tokens, Selection(3, "att-no-sep", scored=((1, 1),)), ranks)
+    found = select_in_layer(hidden, tokens, Selection(3, "att-no-sep", scored=((1, 1),)), ranks)
     assert found.positions.shape[1] == 2
     assert found.valid.tolist() == [[True, True], [True, False]]
     assert found.positions[0].tolist() == [1, 0], "the most attended first, [SEP] never"
@@ -185,8 +185,8 @@ def test_a_smaller_selection_can_be_taken_from_a_larger_one() -> None:
     tokens = Tokens(mask.long(), mask, mask.long(), torch.zeros_like(mask))
     hidden, ranks = torch.randn(3, 7, 12), torch.rand(3, 7)
     large, small = (Selection(n, "att", w, scored=((1, 1),)) for n, w in ((6, 0.75), (3, 0.25)))
-    direct = keep(hidden, tokens, small, ranks)
-    taken = narrow(keep(hidden, tokens, large, ranks), large, small)
+    direct = select_in_layer(hidden, tokens, small, ranks)
+    taken = narrow_selection(select_in_layer(hidden, tokens, large, ranks), large, small)
     for name in ("valid", "values", "activations"):
         torch.testing.assert_close(getattr(taken, name), getattr(direct, name))
     assert torch.equal(taken.positions[direct.valid], direct.positions[direct.valid])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.models.saved_model import saved_in
+from mtkd.models.saved_model import read_description
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -65,7 +65,7 @@ def test_the_digest_is_of_the_weights_not_of_the_path(
 def test_a_description_holds_everything_but_the_weights(tiny_teacher: Path, tmp_path: Path) -> None:
     found = TeacherRef.find(str(tiny_teacher), heads=True)
     found.describe(tmp_path / "teacher", 24)
-    described = saved_in(tmp_path / "teacher")
+    described = read_description(tmp_path / "teacher")
     assert found.saved is not None and described.tasks == found.saved.tasks
     assert described.config == found.config and described.info.max_length == 24
     assert not list((tmp_path / "teacher").rglob("*.safetensors"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mtkd.run_record import TrialResult, read_run_record
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.run_record import TrialResult, read_run_record
 from tasks.common.errors import UserError
 from tasks.common.records import read_record, write_record
 

@@ -14,10 +14,10 @@ import numpy as np
 import pandas
 import pytest
 
+from tasks.common.argument_checks import later
+from tasks.common.argument_markers import Expected, IsPath
 from tasks.common.arguments import PositiveFloat, PositiveInt, check_fields, checked
 from tasks.common.errors import UserError
-from tasks.common.hint_checks import later
-from tasks.common.hint_words import Expected, IsPath
 
 Later = later("json.decoder", "JSONDecoder")
 

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from augment.corpus_writer import CorpusJob, write_corpus
+from augment.corpus_writer import CorpusSpec, write_corpus
 from augment.masking import Masking
 from tasks.checks import row_hashes
 from tasks.checks.data_report import report_on
@@ -49,7 +49,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A function that sets how many rows are read at once; twice as many are kept in memory."""
 
     def set_size(size: int) -> None:
-        monkeypatch.setattr(file_readers, "BATCH", size)
+        monkeypatch.setattr(file_readers, "BATCH_ROWS", size)
         monkeypatch.setattr(rows, "MAPPED_ROWS", 2 * size)
         monkeypatch.setattr(row_hashes, "_MAX_WAITING", 2 * size)
         for module in (rows, loading):
@@ -200,7 +200,7 @@ def test_memory_does_not_grow_with_the_rows(
             return lambda: report_on(source, [PAIR])
         if what == "load":
             return lambda: digest_rows(load_rows(source, PAIR, "train"))
-        mask = CorpusJob(Masking(), {"pair": 1}, "made", "0", "mask", shard_copies=250)
+        mask = CorpusSpec(Masking(), {"pair": 1}, "made", "0", "mask", shard_copies=250)
         return lambda: write_corpus(mask, {"pair": load_rows(source, PAIR, "train")}, root / "corpus")
 
     peak(job(1000))  # modules are loaded, caches filled

@@ -65,7 +65,7 @@ def appended(task: Task, unlabelled: Any, limit: int | None = None, train: Rows 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_files_are_read_in_parts(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_readers, "BATCH", 8)
+    monkeypatch.setattr(file_readers, "BATCH_ROWS", 8)
     monkeypatch.setattr(unlabelled, "STEP", 3)
     path = write(tmp_path / f"more{suffix}", TEXTS)
     sizes = [raw.table.num_rows for raw in file_readers.read_batches(path, PAIR.columns)]
@@ -174,7 +174,7 @@ def test_a_task_file_can_name_unlabelled_rows(tmp_path: Path) -> None:
 def test_labelled_rows_invalid_rows_and_missing_columns_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_readers, "BATCH", 2)
+    monkeypatch.setattr(file_readers, "BATCH_ROWS", 2)
     rows: dict[str, list[Any]] = {name: values[:5] for name, values in TEXTS.items()}
     nulls = rows | {"label": [None, None, None, None, None]}
     assert len(appended(PAIR, str(write(tmp_path / "nulls.jsonl", nulls)))) == 8

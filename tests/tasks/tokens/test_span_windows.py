@@ -17,7 +17,7 @@ from tasks.data.loading import load_rows
 from tasks.data.rows import ANSWERS, Rows, answered
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.scoring.span_answers import LONGEST, decode_spans
+from tasks.scoring.span_answers import MAX_ANSWER_TOKENS, decode_spans
 from tasks.scoring.squad import (
     best_threshold,
     exact_match,
@@ -148,7 +148,7 @@ def naive_best(first: np.ndarray, last: np.ndarray, inside: np.ndarray) -> list[
     spans = [
         (float(first[i] + last[j]), i, j)
         for i in np.flatnonzero(inside)
-        for j in range(i, min(i + LONGEST, len(last)))
+        for j in range(i, min(i + MAX_ANSWER_TOKENS, len(last)))
         if inside[j]
     ]
     return sorted(spans, reverse=True)

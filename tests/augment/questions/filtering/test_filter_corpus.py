@@ -19,10 +19,10 @@ import pytest
 import mtkd
 from augment.questions.answer_context import remove_sentences, sentences_around
 from augment.questions.filtering.answerability import checked_answers
-from augment.questions.filtering.filter_corpus import Filtered, FilterJob, filter_corpus
+from augment.questions.filtering.filter_corpus import Filtered, FilterSpec, filter_corpus
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.filter_shard import FilterSettings
-from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
+from augment.questions.filtering.heuristics import Reason, Seen, copied_share, is_question
 from augment.questions.filtering.unanswerable import Rejection, UnanswerableMethod
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
 from mtkd.output_files.distributed import ProcessGroup
@@ -147,14 +147,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("questions") / "corpus", QUESTIONS)
 
 
-def job(corpus: Path, **settings) -> FilterJob:
-    return FilterJob(corpus, replace(SETTINGS, **settings), "0.1", "mtkd augment questions filter")
+def spec(corpus: Path, **settings) -> FilterSpec:
+    return FilterSpec(corpus, replace(SETTINGS, **settings), "0.1", "mtkd augment questions filter")
 
 
 @pytest.fixture(scope="module")
 def finished_corpus(corpus: Path) -> tuple[Path, Filtered]:
     out = corpus.parent / "whole"
-    return out, filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out)
+    return out, filter_corpus(spec(corpus, labels=True), RuleBasedAnswerer(), out)
 
 
 def test_each_check_drops_the_expected_questions(finished_corpus):
@@ -212,7 +212,7 @@ def test_labels_are_the_teachers_answers_and_omitted_by_default(finished_corpus,
     for row in labelled:
         assert row.answer is not None and row.start is not None
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
-    filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "c")
+    filter_corpus(spec(corpus), RuleBasedAnswerer(), tmp_path / "c")
     assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
     assert "deliberately have no answers" in (tmp_path / "c/README.md").read_text()
 
@@ -220,7 +220,7 @@ def test_labels_are_the_teachers_answers_and_omitted_by_default(finished_corpus,
 def test_settings_decide_what_the_checks_drop(corpus, tmp_path):
     def count_dropped(**settings) -> Tally:
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        return filter_corpus(job(corpus, **settings), RuleBasedAnswerer(), out).tally
+        return filter_corpus(spec(corpus, **settings), RuleBasedAnswerer(), out).tally
 
     assert count_dropped(unanswerable=0).made.total() == 0
     most = count_dropped(unanswerable=0.6)
@@ -234,7 +234,7 @@ def test_settings_decide_what_the_checks_drop(corpus, tmp_path):
 
 
 def test_the_seed_affects_only_the_unanswerable_rows(finished_corpus, corpus, tmp_path):
-    filter_corpus(job(corpus, labels=True, seed=1), RuleBasedAnswerer(), tmp_path / "c")
+    filter_corpus(spec(corpus, labels=True, seed=1), RuleBasedAnswerer(), tmp_path / "c")
     one, other = rows_of(finished_corpus[0]), rows_of(tmp_path / "c")
     assert one != other
     assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
@@ -243,20 +243,20 @@ def test_the_seed_affects_only_the_unanswerable_rows(finished_corpus, corpus, tm
 def test_interrupted_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_path):
     out, teacher = tmp_path / "c", RuleBasedAnswerer(stop_after=150)
     with pytest.raises(KeyboardInterrupt):
-        filter_corpus(job(corpus, labels=True), teacher, out)
+        filter_corpus(spec(corpus, labels=True), teacher, out)
     finished = [name for name in contents(out) if name.endswith(".parquet")]
     assert finished and contents(out).keys() == {*finished, *(name + DIGEST for name in finished)}
     again, advanced = RuleBasedAnswerer(), []
-    filtered = filter_corpus(job(corpus, labels=True), again, out, advance=advanced.append)
+    filtered = filter_corpus(spec(corpus, labels=True), again, out, advance=advanced.append)
     assert (filtered.kept, filtered.made) == (len(finished), 7 - len(finished))
     assert sum(advanced) == 224 and contents(out) == contents(finished_corpus[0])
     everything = RuleBasedAnswerer()
-    filter_corpus(job(corpus, labels=True), everything, tmp_path / "d")
+    filter_corpus(spec(corpus, labels=True), everything, tmp_path / "d")
     assert len(again.asked) + len(finished) * 30 < len(everything.asked), (
         "finished shards are not asked again"
     )
     idle = RuleBasedAnswerer()
-    assert filter_corpus(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
+    assert filter_corpus(spec(corpus, labels=True), idle, out).made == 0 and not idle.asked
     assert contents(out) == contents(finished_corpus[0])
 
 
@@ -269,7 +269,7 @@ class Killing(here["RuleBasedAnswerer"]):
         if len(self.asked) > 120:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(questions, contexts)
-here["filter_corpus"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Path(sys.argv[3]))
+here["filter_corpus"](here["spec"](Path(sys.argv[2]), labels=True), Killing(), Path(sys.argv[3]))
 """
 
 
@@ -279,7 +279,7 @@ def test_killed_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_
     command = [sys.executable, str(script), __file__, str(corpus), str(out)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
-    assert filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out).kept > 0
+    assert filter_corpus(spec(corpus, labels=True), RuleBasedAnswerer(), out).kept > 0
     assert contents(out) == contents(finished_corpus[0])
 
 
@@ -289,7 +289,7 @@ def test_worker_processes_load_the_answerer(finished_corpus, corpus, tmp_path, m
     monkeypatch.chdir(corpus.parent)
     here, done = RuleBasedAnswerer(), []
     filtered = filter_corpus(
-        job(Path(corpus.name), labels=True),
+        spec(Path(corpus.name), labels=True),
         here,
         tmp_path / "c",
         workers=Workers(2, engine),
@@ -307,7 +307,7 @@ def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
     def work(number: int) -> None:
         group = ProcessGroup(number, 2, lambda: barrier.wait(600) and None)
         results[number] = filter_corpus(
-            job(corpus, labels=True), teachers[number], tmp_path / "c", group=group
+            spec(corpus, labels=True), teachers[number], tmp_path / "c", group=group
         )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
@@ -323,19 +323,19 @@ def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
 
 def test_a_damaged_shard_is_rebuilt_and_another_job_rejected(finished_corpus, corpus, tmp_path):
     out = tmp_path / "c"
-    filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out)
+    filter_corpus(spec(corpus, labels=True), RuleBasedAnswerer(), out)
     (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
-    assert filter_corpus(job(corpus, labels=True), RuleBasedAnswerer(), out).made == 1
+    assert filter_corpus(spec(corpus, labels=True), RuleBasedAnswerer(), out).made == 1
     before = contents(out)
     assert before == contents(finished_corpus[0])
     for other, teacher in (
-        (job(corpus), RuleBasedAnswerer()),
-        (job(corpus, labels=True), RuleBasedAnswerer("another")),
+        (spec(corpus), RuleBasedAnswerer()),
+        (spec(corpus, labels=True), RuleBasedAnswerer("another")),
     ):
         with pytest.raises(UserError, match="another corpus"):
             filter_corpus(other, teacher, out)
     assert contents(out) == before
-    filter_corpus(job(corpus), RuleBasedAnswerer(), out, overwrite=True)
+    filter_corpus(spec(corpus), RuleBasedAnswerer(), out, overwrite=True)
     assert rows_of(out)[0].answer is None
 
 
@@ -347,7 +347,7 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
         QuestionRow("squad", "wiki/1", 1, "What is the capital of B?", other, "t5", "two", None, None),
     ]
     filtered = filter_corpus(
-        job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), RuleBasedAnswerer(), tmp_path / "out"
+        spec(write_corpus(tmp_path / "in", rows), unanswerable=0.5), RuleBasedAnswerer(), tmp_path / "out"
     )
     made = [row for row in rows_of(tmp_path / "out") if row.method != "t5"]
     assert {row.text for row in made} == {"What is the capital of B?"}, (
@@ -426,7 +426,7 @@ def test_a_missing_corpus_is_named(mtkd: Callable, tmp_path: Path) -> None:
 
 def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
     with pytest.raises(UserError) as error:
-        filter_corpus(job(corpus, min_confidence=9), RuleBasedAnswerer(), tmp_path / "c")
+        filter_corpus(spec(corpus, min_confidence=9), RuleBasedAnswerer(), tmp_path / "c")
     assert "193  dropped: the teacher finds no answer" in str(error.value)
     assert "`round_trip=False`" in str(error.value) and not contents(tmp_path / "c")
 
@@ -434,22 +434,22 @@ def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
 def test_invalid_question_corpora_are_rejected(corpus, tmp_path):
     copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
     with pytest.raises(UserError, match="is a corpus of copies"):
-        filter_corpus(job(copies), RuleBasedAnswerer(), tmp_path / "c")
+        filter_corpus(spec(copies), RuleBasedAnswerer(), tmp_path / "c")
     with pytest.raises(UserError, match="has no questions"):
-        filter_corpus(job(write_corpus(tmp_path / "empty", [])), RuleBasedAnswerer(), tmp_path / "c")
+        filter_corpus(spec(write_corpus(tmp_path / "empty", [])), RuleBasedAnswerer(), tmp_path / "c")
     damaged = write_corpus(tmp_path / "damaged", QUESTIONS)
     raw = bytearray((damaged / "data/squad-00001.parquet").read_bytes())
     raw[len(raw) // 2] ^= 1
     (damaged / "data/squad-00001.parquet").write_bytes(raw)
     with pytest.raises(UserError, match=r"squad-00001.parquet was altered"):
-        filter_corpus(job(damaged), RuleBasedAnswerer(), tmp_path / "c")
+        filter_corpus(spec(damaged), RuleBasedAnswerer(), tmp_path / "c")
     with pytest.raises(UserError, match="is the path of the corpus"):
         mtkd.augment.filter_questions(corpus, "teacher", corpus)
     assert not (tmp_path / "c").exists()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match=r"do not belong to a corpus: thesis.tex"):
-        filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "c", overwrite=True)
+        filter_corpus(spec(corpus), RuleBasedAnswerer(), tmp_path / "c", overwrite=True)
     assert list(contents(tmp_path / "c")) == ["thesis.tex"]
 
 
@@ -468,9 +468,10 @@ def test_text_checks_on_examples():
     for text in ("", "What?", "It is called so.", "Whatever it is"):
         assert not is_question(text)
     context = ["the", "river", "of", "rome", "is", "the", "tiber"]
-    assert copied(["rome", "is", "the", "tiber"], context) == copied(["the", "river"], context) == 1.0
-    assert copied(["what", "is", "the", "river", "of", "rome"], context) == 0.5
-    assert copied([], context) == 0.0
+    assert copied_share(["rome", "is", "the", "tiber"], context) == 1.0
+    assert copied_share(["the", "river"], context) == 1.0
+    assert copied_share(["what", "is", "the", "river", "of", "rome"], context) == 0.5
+    assert copied_share([], context) == 0.0
     seen = Seen()
     pairs = [
         ("Who was he?", "a"),
@@ -514,7 +515,7 @@ def test_empty_shards_and_corpora_without_asked_for(tmp_path):
     for shard, file in zip(manifest["shards"], (path, empty), strict=True):
         shard |= {"sha256": digest_file(file), "bytes": file.stat().st_size}
     write_json(corpus / "manifest.json", manifest)
-    filtered = filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "out")
+    filtered = filter_corpus(spec(corpus), RuleBasedAnswerer(), tmp_path / "out")
     assert filtered.tally.read == len(rows) and all(
         row.asked_for is None for row in rows_of(tmp_path / "out")
     )
@@ -529,4 +530,4 @@ def test_a_shard_without_a_column_that_is_needed_is_damaged(column, tmp_path):
     manifest["shards"][0] |= {"sha256": digest_file(path), "bytes": path.stat().st_size}
     write_json(corpus / "manifest.json", manifest)
     with pytest.raises(UserError, match=f"has no column '{column}' of "):
-        filter_corpus(job(corpus), RuleBasedAnswerer(), tmp_path / "out")
+        filter_corpus(spec(corpus), RuleBasedAnswerer(), tmp_path / "out")

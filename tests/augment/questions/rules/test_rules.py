@@ -209,7 +209,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
     def write(name: str, workers: Workers = Workers()):  # noqa: B008
         config = GenerationConfig(str(text), per_paragraph=3, shard_rows=6)
         ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-        return write_corpus(ready.job, ready.rows, tmp_path / name, workers=workers)
+        return write_corpus(ready.spec, ready.rows, tmp_path / name, workers=workers)
 
     write("one")
     expected_files = contents(tmp_path / "one")
@@ -228,7 +228,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
     threads = [
         threading.Thread(
             target=write_corpus,
-            args=(ready.job, ready.rows, tmp_path / "ranks"),
+            args=(ready.spec, ready.rows, tmp_path / "ranks"),
             kwargs={"group": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
@@ -264,7 +264,7 @@ def test_spacy_entities_can_be_answers(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text(text)
     config = GenerationConfig(str(tmp_path / "t.txt"), per_paragraph=9, spacy="names")
     ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-    (copies,) = ready.job.augmenter.make(ready.rows["squad"], 9)
+    (copies,) = ready.spec.augmenter.make(ready.rows["squad"], 9)
     answers = {row["text"]: row["answer"] for row in copies.table.to_pylist()}
     assert answers["Who opened a school near the gate?"] == "Qorin"
     assert answers["What opened a school near the gate?"] == "Zelm"

@@ -11,7 +11,7 @@ import pytest
 from augment.questions.question_rows import QuestionRow, question_table
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data
-from mtkd.training.run_record import read_run_record
+from mtkd.run_record import read_run_record
 from tasks.common.files import write_json
 from tasks.common.sha256 import digest_file
 from tasks.common.shards import ShardEntry

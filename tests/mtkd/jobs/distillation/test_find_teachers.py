@@ -18,13 +18,14 @@ from small_students import SMALL_LSTM
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import mtkd as api
-from mtkd.jobs.distillation.find_teachers import find_teachers, pretrained_encoder
-from mtkd.jobs.distillation.teacher_names import describe_teachers, parse_labels, teachers_by_task
+from mtkd.jobs.model_origin import pretrained_encoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
+from mtkd.teachers.find_teachers import find_teachers
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.label_lists import label_list
+from mtkd.teachers.teacher_names import describe_teachers, parse_labels, teachers_by_task
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import trial_run
 from tasks.common.errors import MtkdWarning, UserError

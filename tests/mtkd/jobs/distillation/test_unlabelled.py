@@ -151,7 +151,7 @@ def test_a_killed_run_does_not_label_the_same_rows_again(
 def test_logits_damaged_after_an_interruption_are_recomputed(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
+    monkeypatch.setattr("mtkd.teachers.logits_cache._SHARD_ROWS", 8)
     source = TableSource({"sst2": {split: pocket(split).slice(0, 24) for split in ("train", "validation")}})
     teachers = [
         shutil.copytree(tiny_teacher, tmp_path / name, ignore=shutil.ignore_patterns("logits-*"))
@@ -181,7 +181,7 @@ def test_worker_processes_label_the_rows(
     request: pytest.FixtureRequest,
 ) -> None:
     """The logits and the student equal those of one process; with Ray, although a worker is killed."""
-    monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
+    monkeypatch.setattr("mtkd.teachers.logits_cache._SHARD_ROWS", 8)
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     killed = tmp_path / "killed"
     if engine == "ray":

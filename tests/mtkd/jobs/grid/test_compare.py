@@ -26,18 +26,19 @@ from run_records import finished_record
 import mtkd as api
 from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
-from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
+from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
 from mtkd.jobs.grid import compare as compare_job
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
-from mtkd.jobs.grid.compare_table import Row, Table
+from mtkd.jobs.grid.compare_table import Table
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.jobs.grid.table_row import TableRow
 from mtkd.recipes import load_settings, parse_set
 from mtkd.training.interrupts import PARENT
 from tasks.common.errors import UserError
@@ -1008,7 +1009,7 @@ def test_cells_with_other_batch_sizes_or_rows_train_for_the_steps_of_the_referen
     assert lengths("stages") == [["--set", f"{evaluated}10", "--set", stages[0], "--set", stages[1]]]
     assert str(jobs["stages", "rte,sst2"][0].out) in lengths("labels")[0][-1]
 
-    rows = {name: Row(name, steps=[8, 8]) for name in grid.cells}
+    rows = {name: TableRow(name, steps=[8, 8]) for name in grid.cells}
     grid = grid.model_copy(
         update={"cells": {name: grid.cells[name] for name in ("alone", "same batches alone")}}
     )
@@ -1074,7 +1075,7 @@ def test_settings_given_with_a_grid_do_not_override_those_that_define_a_control(
         load_grid(str(file), {}, {"supervision": "labels"})
     alone = load_grid(str(file), {}, {"supervision": "labels"}, ["slow", "three, labels"])
     assert list(alone.cells) == ["three"]
-    message = "(?s)'slow' trains for as many steps as 'three', which is left out.*leave 'slow' out, too"
+    message = "(?s)'slow' trains for as many steps as 'three', which is left out.*also leave 'slow' out"
     with pytest.raises(UserError, match=message):
         load_grid(str(file), {}, {}, ["three"])
 
@@ -1239,7 +1240,7 @@ def test_the_output_cannot_be_the_directory_of_the_teacher(mtkd: Callable, tiny_
 
 
 def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
-    row = Row(
+    row = TableRow(
         "a",
         {"rte": [0.5, 0.6], "stsb": [0.2]},
         parameters=4_000_000,
@@ -1249,8 +1250,8 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
         ms={64: 2.0},
     )
     grid = load_grid("mlkd-table-8", {}, {})
-    lines = Table(grid, ["rte", "stsb"], [row, Row("b")], {}).lines()
-    named = Table(grid, ["rte"], [Row("a|b", {"rte": [0.5]})], {}).markdown()
+    lines = Table(grid, ["rte", "stsb"], [row, TableRow("b")], {}).lines()
+    named = Table(grid, ["rte"], [TableRow("a|b", {"rte": [0.5]})], {}).markdown()
     assert "| a\\|b | 50.0 |" in named
     assert lines == [
         ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "1,000", "15 s", "1.50x (2.0 ms)"],
@@ -1261,14 +1262,16 @@ def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
     frame = table.to_frame()
     assert frame.loc["a", "rte"] == pytest.approx(0.55) and frame.loc["a", "ms at 64"] == 2.0
-    printed = repr(Table(grid, ["rte"], [row, Row("b", failed={"rte, seed 0": "killed"})], {}, ["A note."]))
+    printed = repr(
+        Table(grid, ["rte"], [row, TableRow("b", failed={"rte, seed 0": "killed"})], {}, ["A note."])
+    )
     assert printed.startswith(f"{grid.title}\n") and "\na  55.0 ± 7.1" in printed
     assert printed.endswith("A note.\nfailed: b, rte, seed 0: killed")
 
 
 def test_the_share_of_the_gain_of_the_teacher_over_a_constant_prediction() -> None:
     scores = {"teacher": (0.9, 0.7), "a": (0.8, 0.6), "failed": (), CONSTANT: (0.6, 0.2)}
-    rows = [Row(name, {t: [v] for t, v in zip(("rte", "stsb"), pair)}) for name, pair in scores.items()]  # noqa: B905
+    rows = [TableRow(name, {t: [v] for t, v in zip(("rte", "stsb"), pair)}) for name, pair in scores.items()]  # noqa: B905
     table = Table(load_grid("mlkd-table-8", {}, {}), ["rte", "stsb"], rows, {})
     column = table.columns().index("share of teacher's gain")
     assert [line[column] for line in table.lines()] == ["100%", "75%", "-", "0%"]
@@ -1287,7 +1290,7 @@ def test_tables_have_the_columns_of_the_papers(
     metrics = {"mrpc F1": [0.5], "mrpc acc": [0.25]}
     monkeypatch.setattr(
         "mtkd.jobs.grid.compare.run_grid",
-        lambda grid, *_: Table(grid, ["mrpc"], [Row("x", {"mrpc": [0.375]}, metrics=metrics)], {}),
+        lambda grid, *_: Table(grid, ["mrpc"], [TableRow("x", {"mrpc": [0.375]}, metrics=metrics)], {}),
     )
     words = ("--data", "pocket", "--teacher", "teacher", "--out", tmp_path / "out")
 
@@ -1308,10 +1311,10 @@ def test_the_plot_connects_the_pareto_front(tmp_path: Path) -> None:
     assert pareto_front(costs, scores) == ["fast", "slow"]
     grid = load_grid("mkd-table-2", {}, {})
     rows = [
-        Row(name, {"rte": [score / 100]}, parameters=7, seconds=[3.0], ms={64: costs[name]})
+        TableRow(name, {"rte": [score / 100]}, parameters=7, seconds=[3.0], ms={64: costs[name]})
         for name, score in scores.items()
     ]
-    rows.append(Row(CONSTANT, {"rte": [0.4]}))
+    rows.append(TableRow(CONSTANT, {"rte": [0.4]}))
     grid = grid.model_copy(update={"bench": grid.bench.model_copy(update={"batches": [64]})})
     drawn = plot_table(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
     assert drawn is not None and drawn.read_bytes().startswith(b"\x89PNG")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from tasks.common.argument_markers import Expected, IsPath, find_marker
 from tasks.common.errors import brief
-from tasks.common.hint_words import Expected, IsPath, find_marker
 from tasks.common.scalar_checks import SCALARS, Check, Unfit
 
 
@@ -160,7 +160,7 @@ def _tuple(arguments: Sequence[Any]) -> Check:
     return check
 
 
-_LISTED: Any = (MappingView, types.GeneratorType, map, zip, filter)  # types that are accepted as lists, too
+_LISTED: Any = (MappingView, types.GeneratorType, map, zip, filter)  # types that are also accepted as lists
 
 
 def _items(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Sizes, durations and tables as plain text."""
+"""Sizes, durations and tables as text."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for first, *values, last in lines
     ]
+
+
+def markdown_cell(text: str) -> str:
+    """Text for a cell of a Markdown table, in which `|` ends the cell."""
+    return text.replace("|", "\\|")

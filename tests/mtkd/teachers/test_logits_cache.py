@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from mtkd.output_files.sharded_output import PlannedShard
-from mtkd.teachers.cached_logits import MappedLogits, _holds_logits
+from mtkd.teachers.logits_cache import MappedLogits, _holds_logits
 from tasks.common.errors import UserError
 from tasks.glue import TASKS
 

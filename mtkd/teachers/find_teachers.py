@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.distillation.python_objects import TeacherObject
-from mtkd.jobs.distillation.teacher_names import (
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.teacher_names import (
     LabelsSpec,
     TeacherSpec,
     as_pair,
@@ -17,17 +18,10 @@ from mtkd.jobs.distillation.teacher_names import (
     teacher_name,
     teachers_by_task,
 )
-from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
-from mtkd.teachers.group import Member, TeacherGroup
-from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherObject, TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory, refuse_headless
-from mtkd.time_trial import current_trial
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.common.reading import real_path
-from tasks.common.remote import local
 from tasks.model_tasks import require_heads
 from tasks.task import Task
 
@@ -172,57 +166,3 @@ def _members(
         heads_of_teacher = {task.head: task for task in teacher_ref.saved.tasks}
         require_heads(heads_of_teacher, tasks, f"the teacher {teacher_ref.name}")
     yield Member(teacher_ref, tuple(task.name for task in tasks))
-
-
-def pretrained_encoder(model: Path) -> str | None:
-    """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
-    base = read_saved(model).info.base
-    if base is None:
-        identity = _run_identity(model)
-        start = identity.get("teacher") or identity.get("model")
-        run = model_directory(model).parent
-        return encoder_of(_find_recorded_model(start, run)) if isinstance(start, str) else None
-    return base
-
-
-def label_limit(model: Path) -> int | None:
-    """The maximum number of labelled rows per task that a model's run read; None if it had no limit."""
-    limit: int | None = _run_identity(model).get("limit") if is_saved_model(model) else None
-    return limit
-
-
-def _run_identity(model: Path) -> dict[str, Any]:
-    """The identity in the record of a model's run; empty if the model does not lie in a run."""
-    record = model_directory(model).parent / RUN_FILE
-    identity: dict[str, Any] = read_run_record(record)["identity"] if record.is_file() else {}
-    return identity
-
-
-def _find_recorded_model(name: str, run: Path) -> str:
-    """The path of a model that a run's record names.
-
-    A relative path is tried in the current directory and in each directory above the run.
-    """
-    candidates = (parent / name for parent in real_path(run).parents)
-    return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
-
-
-def encoder_of(teacher: str) -> str | None:
-    """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
-    teacher = local(teacher)
-    if is_saved_model(Path(teacher)):
-        return pretrained_encoder(Path(teacher))
-    return teacher if checkpoint_directory(teacher) is None else None
-
-
-def logits_directory(teacher: TeacherRef, run: Path) -> Path:
-    """The directory of a teacher's cached logits: in the teacher's run if that is writable, else in `run`.
-
-    Args:
-        run: the directory of the student's run.
-    """
-    if is_saved_model(Path(teacher.name)) and not current_trial():
-        teacher_run = model_directory(Path(teacher.name)).parent
-        writable = (teacher_run / RUN_FILE).is_file() and os.access(teacher_run, os.W_OK)
-        run = teacher_run if writable else run
-    return run / f"logits-{(teacher.digest or '')[:16]}"

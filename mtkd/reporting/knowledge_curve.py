@@ -11,10 +11,9 @@ from typing import Any
 from mtkd.knowledge_store.sizing import amount
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.models.saved_model import read_saved
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.common.errors import UserError, counted
 from tasks.common.files import atomic_path, make_directory
 

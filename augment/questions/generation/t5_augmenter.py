@@ -1,4 +1,4 @@
-"""The augmenter "questions", which generates questions about paragraphs."""
+"""The augmenter "questions" of a T5: questions about paragraphs, written by a trained generator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class Questions(Augmenter):
+class T5Questions(Augmenter):
     """Generate questions about paragraphs; the two texts of a row are the paragraph and its source.
 
     Attributes:
@@ -161,15 +161,15 @@ def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 
 
-def _native(generator: Generator, batch: BatchSize, precision: str) -> Decode:
+def _native(generator: Generator, batch_size: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.decoder import Decoder
     from augment.questions.generation.decoding import decode
 
     decoder = Decoder(generator.model, precision)
-    return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
+    return lambda prompts, strategy: decode(decoder, prompts, strategy, batch_size)
 
 
-def _ctranslate2(generator: Generator, batch: BatchSize, precision: str) -> Decode:
+def _ctranslate2(generator: Generator, batch_size: BatchSize, precision: str) -> Decode:
     from augment.questions.generation.ctranslate import open_engine
 
     return open_engine(generator)

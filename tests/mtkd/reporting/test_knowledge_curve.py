@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from run_records import finished_record
 
-from mtkd.evaluation.knowledge_curve import Point, curve, plot_knowledge, read_points, whole_points
 from mtkd.recipes import load_settings
+from mtkd.reporting.knowledge_curve import Point, curve, plot_knowledge, read_points, whole_points
 from tasks.common.errors import UserError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -36,7 +36,7 @@ def write_run(
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a grid with runs of several sizes, and an unfinished one."""
     saved = SimpleNamespace(config=SimpleNamespace(spec=SimpleNamespace(layers=2)))
-    monkeypatch.setattr("mtkd.evaluation.knowledge_curve.read_saved", lambda place: saved)
+    monkeypatch.setattr("mtkd.reporting.knowledge_curve.read_saved", lambda place: saved)
     write_run(tmp_path / "runs" / "a", 0.60, 1, 4, 0.5)
     write_run(tmp_path / "runs" / "b", 0.70, 2, 2, 0.5)
     write_run(tmp_path / "runs" / "deep" / "c", 0.75, None, None, 1.0)

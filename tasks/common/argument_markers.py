@@ -44,7 +44,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class IsDevice:
-    """Marks text that names a device; a `torch.device` is accepted, too."""
+    """Marks text that names a device; a `torch.device` is also accepted."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""What a model was trained from: its pretrained encoder, and the limit on its labelled rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.run_record import RUN_FILE, read_run_record
+from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+from tasks.common.reading import real_path
+from tasks.common.remote import with_local_paths
+
+
+def pretrained_encoder(model: Path) -> str | None:
+    """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
+    base = read_saved(model).info.base
+    if base is None:
+        identity = _run_identity(model)
+        start = identity.get("teacher") or identity.get("model")
+        run = model_directory(model).parent
+        return encoder_of_teacher(_find_recorded_model(start, run)) if isinstance(start, str) else None
+    return base
+
+
+def label_limit(model: Path) -> int | None:
+    """The maximum number of labelled rows per task that a model's run read; None if it had no limit."""
+    limit: int | None = _run_identity(model).get("limit") if is_saved_model(model) else None
+    return limit
+
+
+def _run_identity(model: Path) -> dict[str, Any]:
+    """The identity in the record of a model's run; empty if the model is not in a run."""
+    record = model_directory(model).parent / RUN_FILE
+    identity: dict[str, Any] = read_run_record(record)["identity"] if record.is_file() else {}
+    return identity
+
+
+def _find_recorded_model(name: str, run: Path) -> str:
+    """The path of a model that a run's record names.
+
+    A relative path is tried in the current directory and in each directory above the run.
+    """
+    candidates = (parent / name for parent in real_path(run).parents)
+    return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
+
+
+def encoder_of_teacher(teacher: str) -> str | None:
+    """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
+    teacher = with_local_paths(teacher)
+    if is_saved_model(Path(teacher)):
+        return pretrained_encoder(Path(teacher))
+    return teacher if checkpoint_directory(teacher) is None else None
