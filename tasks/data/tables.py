@@ -101,7 +101,7 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
-    if columns and (values := _column(rows)) is not None:
+    if columns and (values := single_column(rows)) is not None:
         return _of_records(values, columns)
     if hasattr(rows, "with_format"):  # datasets.Dataset
         return rows.with_format("arrow")[:]
@@ -138,14 +138,16 @@ def _of_pandas(rows: Any) -> pa.Table:
         raise
 
 
-def _column(rows: Any) -> list[Any] | None:
+def single_column(rows: Any) -> list[Any] | None:
     """The values of a single column: an array of numpy or pyarrow, or a Series; None for anything else."""
     if isinstance(rows, pa.Array | pa.ChunkedArray):
         return rows.to_pylist()
-    is_column = not isinstance(rows, Sequence | Mapping) and not hasattr(rows, "columns")
+    others = ("columns", "with_format")  # of a DataFrame or a data set
+    if isinstance(rows, Sequence | Mapping) or any(hasattr(rows, name) for name in others):
+        return None
     for method in ("tolist", "to_list"):
-        if is_column and hasattr(rows, method):
-            return list(getattr(rows, method)())
+        if hasattr(rows, method) and isinstance(values := getattr(rows, method)(), list):
+            return values
     return None
 
 
