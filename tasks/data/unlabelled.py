@@ -34,7 +34,6 @@ from tasks.data.sources import DataSource, ReadBatches, read_all_batches
 from tasks.data.tables import as_table, single_column
 from tasks.task import UNLABELLED, Task
 
-
 _SAMPLE = 100  # items of a list that decide whether it names files
 
 
