@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 
 from tasks.common.errors import UserError, brief, shorten
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import UNREADABLE, RawTable
 from tasks.task import Task
 
 
@@ -32,6 +32,12 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
             raise UserError(
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
                 hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
+            )
+        if reason := (table.schema.field(name).metadata or {}).get(UNREADABLE):
+            raise UserError(
+                f"{raw.path}: the column {name!r} {reason.decode()}",
+                expected="values of one type",
+                hint="convert them, for example with `astype(str)` of pandas or `tolist()` of torch",
             )
     table = _with_plain_truth_values(table, task.label)
     _check_types(task, table, raw)

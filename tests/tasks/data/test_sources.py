@@ -7,6 +7,7 @@ import json
 import os
 import random
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -464,14 +465,14 @@ def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
         (pandas.Series(["a"]), "a Series is not a table"),
         (
             pandas.DataFrame({"one": [None, "a", 3.5]}),
-            r"\(DataFrame\): the column 'one' mixes types: str in row 1, float in row 2",
+            "the column 'one' mixes types: str in row 1, float in row 2",
         ),
         ("", "the file of own/train cannot be ''"),
     ],
 )
 def test_invalid_rows_in_memory_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        open_data({"own": {"train": rows}})
+        load_rows(open_data({"own": {"train": rows}}), replace(OWN, columns=("one",)), "train")
 
 
 def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
