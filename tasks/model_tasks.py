@@ -44,8 +44,8 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
         what: how to name the model in the error ("the teacher ...").
 
     Raises:
-        UserError: a head is missing, or was trained on another task type, or on other labels and `Task.map`
-            does not say what each of them becomes.
+        UserError: a head is missing, or was trained on another task type, on another number of texts, or on
+            other labels and `Task.map` does not say what each of them becomes.
     """
     for task in tasks:
         trained = known.get(task.head)
@@ -74,10 +74,12 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
                 if task.head != task.name
                 else "correct the labels of the task, or train on these labels",
             )
-        if task.head != task.name and len(trained.columns) != len(task.columns):
+        if len(trained.columns) != len(task.columns):
             raise UserError(
                 f"{what} reads {counted(len(trained.columns), 'text')} per row of {task.head!r}, but "
-                f"{task.name!r} has {len(task.columns)}"
+                f"{'the task' if task.head == task.name else repr(task.name)} has {len(task.columns)}",
+                expected=f"as many text columns as {', '.join(map(repr, trained.columns))}",
+                hint="correct the columns of the task, or train on these columns",
             )
 
 

@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 
 from tasks.common.errors import UserError, brief, shorten
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import UNREADABLE, RawTable
 from tasks.task import Task
 
 
@@ -33,11 +33,26 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
                 hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
             )
+        if reason := (table.schema.field(name).metadata or {}).get(UNREADABLE):
+            raise UserError(
+                f"{raw.path}: the column {name!r} {reason.decode()}",
+                expected="values of one type",
+                hint="convert them, for example with `astype(str)` of pandas or `tolist()` of torch",
+            )
+    table = _with_plain_truth_values(table, task.label)
     _check_types(task, table, raw)
     for name in task.columns:
         index = table.schema.get_field_index(name)
         table = table.set_column(index, name, _as_strings(table[name], name, raw.path))
     return table
+
+
+def _with_plain_truth_values(table: pa.Table, name: str) -> pa.Table:
+    """The table with a plain column in place of dictionary-encoded (categorical) truth values."""
+    kind = table.schema.field(name).type
+    if not (pa.types.is_dictionary(kind) and pa.types.is_boolean(kind.value_type)):
+        return table
+    return table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.bool_()))
 
 
 def _check_types(task: Task, table: pa.Table, raw: RawTable) -> None:

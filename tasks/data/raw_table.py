@@ -20,6 +20,7 @@ import pyarrow as pa
 from tasks.common.errors import UserError
 from tasks.common.reading import require_file
 
+UNREADABLE = b"unreadable"  # the key of a field's metadata that says why its values could not be read
 CLASS_NAMES = b"huggingface"  # the key of the metadata in which `datasets` describes columns
 Level = Literal["error", "warning"]
 
@@ -133,7 +134,11 @@ def strict_array(values: Sequence[Any]) -> pa.Array:
     is_list = pa.types.is_list(array.type)
     inner = array.type.value_type if is_list else array.type
     if pa.types.is_floating(inner) or pa.types.is_integer(inner):
-        parts = itertools.chain.from_iterable(value or () for value in values) if is_list else values
+        parts = (
+            itertools.chain.from_iterable(value for value in values if value is not None)
+            if is_list
+            else values
+        )
         if any(isinstance(part, bool) for part in parts):
             raise pa.ArrowTypeError("truth values beside numbers")
     return array

@@ -15,11 +15,11 @@ from tasks.common.errors import UserError, a_type, brief, shorten
 from tasks.common.reading import require_file
 from tasks.common.remote import with_local_paths
 from tasks.common.scalar_checks import path_problem
-from tasks.data.file_readers import SplitFiles
+from tasks.data.file_readers import SplitFiles, suffix_of
 from tasks.data.missing_data import similar_name, similar_split
 from tasks.data.raw_table import RawTable
 from tasks.data.sources import DataSource, ReadBatches, ReadSplit, at_once
-from tasks.data.tables import ACCEPTED_TABLES, as_table
+from tasks.data.tables import ACCEPTED_TABLES, as_table, single_column
 from tasks.task import UNLABELLED, Task
 
 _SPLITS = ("train", "validation", "test", UNLABELLED)
@@ -43,6 +43,13 @@ class TableSource(DataSource):
                 raise UserError(f"`data` has the key {brief(task)}", expected="names of tasks, such as 'rte'")
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
                 hint = f"name the split of these rows: `data={{{task!r}: {{'train': ...}}}}`"
+                if _is_column_or_cell(splits):
+                    raise UserError(
+                        f"`data` must name tasks and splits, but its key {task!r} holds {a_type(splits)}",
+                        expected='{task: {split: table}}, such as {"mood": {"train": rows}}',
+                        hint=f"if {task!r} is a column, name the task and the split of its table: "
+                        "`data={'TASK': {'train': table}}`",
+                    )
                 if similar_name(task, _SPLITS):
                     hint = f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`"
                 raise UserError(
@@ -88,12 +95,27 @@ class TableSource(DataSource):
                 expected=f"a key {task.name!r}; the keys are {shorten(self._tables, task.name) or 'none'}",
                 hint=f"rename the key {near[0]!r} to {task.name!r}" if near else None,
             )
+        if split in splits:
+            return UserError(
+                f"the task {task.name!r} does not name the split {split!r} of the data",
+                expected=f"one of its splits: {', '.join(task.splits) or 'none'}",
+                hint=f"name the split in the task, such as `validation=({split!r},)`",
+            )
         similar = similar_split(split, splits)
         return UserError(
             f"the data of task {task.name!r} have no split {split!r}",
             expected=f"a key {split!r}; the keys are {', '.join(map(repr, splits)) or 'none'}",
             hint=f"rename the key {similar!r} to {split!r}" if similar else None,
         )
+
+
+def _is_column_or_cell(value: Any) -> bool:
+    """True for a number or a text that is no file of rows, and for a list, array or Series of these."""
+    values = value if isinstance(value, list | tuple) else single_column(value)
+    first = values[0] if values else value
+    if isinstance(first, str):
+        return suffix_of(Path(first)) is None
+    return first is None or isinstance(first, float | int)
 
 
 def _table_or_file(rows: Any, what: str) -> pa.Table | Path:

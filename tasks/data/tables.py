@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from tasks.common.errors import UserError, a_type, counted
-from tasks.data.raw_table import check_header, strict_array, without_views
+from tasks.common.errors import UserError, a_type, brief, counted
+from tasks.data.raw_table import UNREADABLE, check_header, strict_array, without_views
 
 _NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # types that cannot hold the values of a column
 ACCEPTED_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
@@ -17,6 +18,9 @@ ACCEPTED_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.T
 
 def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
     """Convert rows of any common type to an Arrow table.
+
+    A column that Arrow cannot hold, such as one of mixed types, becomes nulls (`UNREADABLE`). It is an error
+    only if a task reads it.
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
@@ -28,6 +32,18 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     Raises:
         UserError: the rows have another type, or the columns have different lengths.
     """
+    if getattr(rows, "ndim", None) == 0 and hasattr(rows, "tolist"):
+        raise UserError(
+            f"{what} cannot be {a_type(rows)} without dimensions",
+            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            hint="for one row: `[value]`",
+        )
+    if columns and _is_pandas_row(rows, columns):
+        raise UserError(
+            f"{what} cannot be a single row of a DataFrame, which is a Series of its cells",
+            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            hint="for one row: `frame.iloc[[0]]`",
+        )
     if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):  # datasets.IterableDataset
         raise UserError(
             f"{what} cannot be {a_type(rows)}, whose number of rows is unknown",
@@ -76,6 +92,8 @@ def without_missing(rows: Any, columns: Sequence[str]) -> Any:
         rows: a DataFrame or Series of pandas or polars; anything else is returned unchanged.
         columns: the text columns of a DataFrame.
     """
+    if hasattr(getattr(rows, "columns", rows), "levels"):  # a MultiIndex
+        return rows
     if hasattr(rows, "isna") and not hasattr(rows, "columns"):  # a Series of pandas
         return rows.astype(object).where(rows.notna(), "") if rows.isna().any() else rows
     if hasattr(rows, "isna") and rows.columns.is_unique:
@@ -101,7 +119,7 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
-    if columns and (values := _column(rows)) is not None:
+    if columns and (values := single_column(rows)) is not None:
         return _of_records(values, columns)
     if hasattr(rows, "with_format"):  # datasets.Dataset
         return rows.with_format("arrow")[:]
@@ -110,15 +128,13 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas
         return _of_pandas(rows)
     if isinstance(rows, Mapping):
+        columns_of_rows = {}
         for name, values in rows.items():
-            if values is None or isinstance(values, _NO_COLUMN):
+            is_scalar = not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0
+            if is_scalar or isinstance(values, _NO_COLUMN):
                 raise TypeError(f"the column {name!r} is {a_type(values)}, not a list of values")
-        return pa.table(
-            {
-                str(name): _array(str(name), values) if isinstance(values, list) else pa.array(values)
-                for name, values in rows.items()
-            }
-        )
+            columns_of_rows[str(name)] = list(values) if isinstance(values, Iterator) else values
+        return _table(columns_of_rows)
     if isinstance(rows, Iterator):
         rows = list(rows)
     if isinstance(rows, str) or not isinstance(rows, Sequence):
@@ -127,25 +143,31 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
 
 
 def _of_pandas(rows: Any) -> pa.Table:
-    """A table of a DataFrame; raises TypeError that names a column of mixed types, and some of its rows."""
+    """A table of a DataFrame; columns that Arrow cannot hold become nulls (`UNREADABLE`)."""
+    if hasattr(rows.columns, "levels"):
+        raise TypeError("the names of its columns are a MultiIndex")
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
-    except pa.ArrowException:
-        for number, name in enumerate(rows.columns):
-            if str(rows.dtypes.iloc[number]) == "object":
-                column = rows.iloc[:, number]
-                _array(str(name), column.where(column.notna(), None).tolist())
-        raise
+    except (pa.ArrowException, OverflowError):
+        columns = {}
+        for name in rows.columns:
+            try:
+                columns[str(name)] = pa.array(rows[name], from_pandas=True)
+            except (pa.ArrowException, OverflowError):
+                columns[str(name)] = rows[name].astype(object).where(rows[name].notna(), None).tolist()
+        return _table(columns)
 
 
-def _column(rows: Any) -> list[Any] | None:
+def single_column(rows: Any) -> list[Any] | None:
     """The values of a single column: an array of numpy or pyarrow, or a Series; None for anything else."""
     if isinstance(rows, pa.Array | pa.ChunkedArray):
         return rows.to_pylist()
-    is_column = not isinstance(rows, Sequence | Mapping) and not hasattr(rows, "columns")
+    others = ("columns", "with_format")  # of a DataFrame or a data set
+    if isinstance(rows, Sequence | Mapping) or any(hasattr(rows, name) for name in others):
+        return None
     for method in ("tolist", "to_list"):
-        if is_column and hasattr(rows, method):
-            return list(getattr(rows, method)())
+        if hasattr(rows, method) and isinstance(values := getattr(rows, method)(), list):
+            return values
     return None
 
 
@@ -155,12 +177,13 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
         return pa.table({name: pa.array([], pa.string()) for name in columns})
     if all(isinstance(row, Mapping) for row in rows):
         names = list(dict.fromkeys(str(name) for row in rows for name in row))
-        return pa.table({name: _array(name, [row.get(name) for row in rows]) for name in names})
+        return _table({name: [row.get(name) for row in rows] for name in names})
     if isinstance(rows[0], Mapping):
         number = next(number for number, row in enumerate(rows) if not isinstance(row, Mapping))
         raise TypeError(f"row {number} is {a_type(rows[number])}, not a dict like row 0")
     if not columns:
         raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
+    rows = [row.tolist() if isinstance(row, np.ndarray) and row.ndim == 1 else row for row in rows]
     odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
     if not isinstance(odd, str | tuple | list):
         raise TypeError(f"row {rows.index(odd)} is {a_type(odd)}")
@@ -172,13 +195,43 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
     return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
 
 
-def _array(name: str, values: list[Any]) -> pa.Array:
-    """A column; raises TypeError that names it, and up to three rows whose types do not fit together."""
-    try:
+def _is_pandas_row(rows: Any, columns: Sequence[str]) -> bool:
+    """True for a row of a pandas DataFrame: a Series whose index has the names of the columns."""
+    return hasattr(rows, "iloc") and not hasattr(rows, "columns") and all(n in rows.index for n in columns)
+
+
+def _table(columns: Mapping[str, Any]) -> pa.Table:
+    """A table of columns; those that Arrow cannot hold become nulls (`UNREADABLE`)."""
+    arrays, fields = [], []
+    for name, values in columns.items():
+        metadata = None
+        try:
+            array = _array(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            array = pa.nulls(len(values))
+            metadata = {UNREADABLE: _why_unreadable(values, error).encode(errors="backslashreplace")}
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata=metadata))
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _array(values: Any) -> pa.Array | pa.ChunkedArray:
+    """A column of values of any type; a matrix is a column of lists."""
+    if isinstance(values, list):
         return strict_array(values)
-    except (pa.ArrowException, OverflowError, ValueError) as error:
-        rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
-        first_rows = sorted(rows.items(), key=itemgetter(1))[:3]
-        types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in first_rows)
-        problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
-        raise TypeError(f"the column {name!r} {problem}") from None
+    if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1]:
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+    return values if isinstance(values, pa.ChunkedArray) else pa.array(values)
+
+
+def _why_unreadable(values: Any, error: Exception) -> str:
+    """Why a column cannot be read, with up to three rows whose types do not fit together."""
+    if not isinstance(values, list):
+        return f"is {a_type(values)}, which cannot be read: {error}"
+    for row, value in enumerate(values):
+        if isinstance(value, int) and value.bit_length() > 63:
+            return f"holds {brief(value)} in row {row}, which does not fit in a signed 64-bit integer"
+    rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
+    first_rows = sorted(rows.items(), key=itemgetter(1))[:3]
+    types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in first_rows)
+    return f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"

@@ -31,8 +31,10 @@ from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import ANSWERS, STEP, Rows, concat, has_label
 from tasks.data.sources import DataSource, ReadBatches, read_all_batches
-from tasks.data.tables import as_table
+from tasks.data.tables import as_table, single_column
 from tasks.task import UNLABELLED, Task
+
+_SAMPLE = 100  # items of a list that decide whether it names files
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,15 @@ class UnlabelledRequest:
     Attributes:
         files: task -> what to read instead of the task's own file: a file, a pattern of files or a list of
             these (`names_files`), the name of a split without labels, or rows in memory (see
-            `tasks.data.tables.as_table`).
+            `tasks.data.tables.as_table`). An array, a Series or an iterator may stand for a list.
         limit: maximum number of rows per task; 0 = none, None = all.
     """
 
     files: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", {task: _files_as_list(v) for task, v in self.files.items()})
 
     @staticmethod
     def of_files(files: Mapping[str, Any], limit: int | None) -> UnlabelledRequest:
@@ -104,7 +109,16 @@ class UnlabelledRequest:
         for pattern in map(str, patterns):
             matching = matching_files([pattern], Path())
             if not matching:
-                raise missing_unlabelled(task, [pattern], source.root)
+                error = missing_unlabelled(task, [pattern], source.root)
+                hint = (
+                    error.hint
+                    if len(patterns) == 1
+                    else (
+                        "a list of which at least half are names of files is read as files; "
+                        f"to pass texts, write `{{{task.columns[0]!r}: texts}}`"
+                    )
+                )
+                raise UserError(error.problem, expected=error.expected, hint=hint)
             paths += matching
         refuse_repeated(paths, task)
         return lambda: read_all_batches(paths, task)
@@ -125,9 +139,24 @@ class UnlabelledRequest:
 
 
 def names_files(value: Any) -> bool:
-    """True for a path, a pattern or a split, and for a list of paths; other lists of texts are rows."""
-    is_list = isinstance(value, list | tuple) and bool(value)
-    return isinstance(value, str | Path) or (is_list and all(map(_looks_like_file, value)))
+    """True for a path, a pattern or a split, and for a list of files; other lists of texts are rows.
+
+    A list names files if at least half of its first items do, so that a misspelt name is not read as a text.
+    """
+    if isinstance(value, str | Path):
+        return True
+    items = value if isinstance(value, Sequence) else single_column(value)
+    sample = list(itertools.islice(items or (), _SAMPLE))
+    return bool(sample) and 2 * sum(map(_looks_like_file, sample)) >= len(sample)
+
+
+def _files_as_list(value: Any) -> Any:
+    """A list in place of an iterator, or of an array or Series of file names; other values unchanged."""
+    if isinstance(value, Iterator):
+        return list(value)
+    if isinstance(value, str | Path) or not names_files(value):
+        return value
+    return list(value) if isinstance(value, Sequence) else single_column(value)
 
 
 def _looks_like_file(part: Any) -> bool:

@@ -184,8 +184,8 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     round.
     """
     names = list(task.labels)
-    if any(map(_is_number, names)):
-        plain = [_number_text(float(name)) if _is_number(name) else name for name in names]
+    if any(map(is_number, names)):
+        plain = [_number_text(float(name)) if is_number(name) else name for name in names]
         names += [*plain, *(f"{name}.0" if name.lstrip("-").isdecimal() else name for name in plain)]
     else:
         ids = range(len(task.labels))
@@ -194,7 +194,7 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     return indices.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
 
 
-def _is_number(name: str) -> bool:
+def is_number(name: str) -> bool:
     """True for the name of a label that is a finite number."""
     try:
         return math.isfinite(float(name))
@@ -232,6 +232,6 @@ def label_positions(labels: Sequence[str], names: Sequence[str]) -> list[int | N
 
 def _plain(name: str) -> str:
     """A name in lower case, letters and digits only; unchanged if it has none. Numbers keep sign and dot."""
-    if _is_number(name):
+    if is_number(name):
         return _number_text(float(name))
     return "".join(filter(str.isalnum, name.casefold())) or name

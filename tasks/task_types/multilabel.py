@@ -2,12 +2,14 @@
 
 The label column holds a list of label names or ids, a JSON list as text ('["a", "b"]'), or text in which the
 labels are "|"-separated (comma-separated if there is no "|"). An empty list means that the row has no labels;
-null and empty text mean "unlabelled".
+null and empty text mean "unlabelled". In a column of multi-hot vectors, the list of every row has a 0 or 1
+(or a truth value) for each label of the task.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,6 +25,7 @@ from tasks.task_types.labels import (
     ParsedLabels,
     RowProblem,
     class_ids,
+    is_number,
     label_texts,
     means_unlabelled,
     named_ids,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DEFAULT_THRESHOLD = 0.5
+_ZEROS_AND_ONES = {"0": False, "0.0": False, "False": False, "1": True, "1.0": True, "True": True}
 
 
 def micro_f1(compared: Predictions) -> float:
@@ -64,6 +68,11 @@ class MultiLabel(TaskType):
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         column = table.table[task.label]
         lists = [_split(value, task) for value in _plain_values(column)]
+        ambiguous = False
+        if _are_multi_hot(task, lists):
+            ambiguous = _could_be_ids(task, lists)
+            if not ambiguous:
+                lists = [None if names is None else _of_multi_hot(task, names) for names in lists]
         flat = pa.array([name for names in lists for name in names or ()], pa.string())
         ids = class_ids(task, flat)
         values = np.full((len(lists), len(task.labels)), np.nan)
@@ -78,6 +87,14 @@ class MultiLabel(TaskType):
                 label = brief(flat[start + int(unknown[0])].as_py())
                 message = f"label {label}; expected: {named_ids(task)}"
                 problems.append(RowProblem(row, task.label, message, UNKNOWN_LABEL))
+            elif names and (ambiguous or _repeats_a_number(names)):
+                message = f"{brief(names)} can be ids or one 0 or 1 per label; expected: names of labels"
+                if not ambiguous:
+                    message = (
+                        f"a number is repeated in {brief(names)}; expected: different labels in each row, or "
+                        f"a list of {len(task.labels)} zeros and ones in every row"
+                    )
+                problems.append(RowProblem(row, task.label, message, "ambiguous labels"))
             elif names is not None:
                 values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
             start = end
@@ -193,3 +210,27 @@ def _split(value: Any, task: Task) -> list[str] | None:
             None if means_unlabelled(pa.array([value.strip()]))[0] else split_label_list(value, task.labels)
         )
     return None if value is None else [str(name).strip() for name in value]
+
+
+def _are_multi_hot(task: Task, lists: Sequence[list[str] | None]) -> bool:
+    """True if every list has a 0 or 1, or a truth value, for each label."""
+    given = [names for names in lists if names is not None]
+    return (
+        {len(names) for names in given} == {len(task.labels)}
+        and _ZEROS_AND_ONES.keys().isdisjoint(task.labels)
+        and _ZEROS_AND_ONES.keys() >= set().union(*given)
+    )
+
+
+def _could_be_ids(task: Task, vectors: Sequence[list[str] | None]) -> bool:
+    """True if every multi-hot vector is also a list of different ids, as [1, 0] is for two labels."""
+    ids = [str(number) for number in range(len(task.labels))]
+    return all(names is None or sorted(n.removesuffix(".0") for n in names) == ids for names in vectors)
+
+
+def _of_multi_hot(task: Task, vector: list[str]) -> list[str]:
+    return [label for label, value in zip(task.labels, vector, strict=True) if _ZEROS_AND_ONES[value]]
+
+
+def _repeats_a_number(names: list[str]) -> bool:
+    return len(set(names)) < len(names) and any(names.count(n) > 1 for n in set(names) if is_number(n))

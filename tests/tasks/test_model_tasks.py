@@ -47,6 +47,8 @@ def test_probabilities_of_merged_labels_are_added_up() -> None:
         (RTE, replace(MNLI, kind="multilabel", metrics=("micro_f1",)), "as multilabel .* is now classify"),
         (RTE, TASKS["sst2"], r"has no head for the task 'rte' \('mnli'\)"),
         (replace(RTE, columns=("a",)), MNLI, "2 texts per row of 'mnli', but 'rte' has 1"),
+        (replace(MNLI, columns=("a",)), MNLI, "2 texts per row of 'mnli', but the task has 1"),
+        (replace(MNLI, columns=("a", "b")), MNLI, None),
     ],
 )
 def test_a_map_must_fit_the_head(task: Task, known: Task, message: str | None) -> None:

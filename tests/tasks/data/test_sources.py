@@ -7,6 +7,7 @@ import json
 import os
 import random
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -441,12 +442,26 @@ def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
         load_rows(open_data({"owns": {"train": rows}}), OWN, "train")
     with pytest.raises(UserError, match=r"mtkd\.check_data\(data, tasks\)"):
         load_rows(open_data({"own": {"train": rows}}), OWN, "train")
+    for table in ([{"text": "a", "label": 0}], {"text": ["a"], "label": [0]}, {"text": np.array(["a"])}):
+        with pytest.raises(
+            UserError, match="`data` must name tasks and splits, but its key 'text'"
+        ) as refused:
+            open_data(table)
+        assert refused.value.expected == '{task: {split: table}}, such as {"mood": {"train": rows}}'
+    splits = open_data({"own": {"train": rows, "validation": rows}})
+    error = splits.missing(replace(OWN, validation=()), "validation")
+    assert error.problem == "the task 'own' does not name the split 'validation' of the data"
+    assert error.hint == "name the split in the task, such as `validation=('validation',)`"
     with pytest.raises(UserError, match="`data` has the key None"):
         open_data({None: {"train": rows}})
-    for key, hint in (("own", "name the split of these rows"), ("dev", "name the task of the splits")):
-        with pytest.raises(UserError) as error:
-            open_data({key: rows})
-        assert hint in str(error.value.hint)
+    for key, table, hint in (
+        ("own", rows, "name the split of these rows"),
+        ("own", "rows.csv", "name the split of these rows"),
+        ("dev", rows, "name the task of the splits"),
+    ):
+        with pytest.raises(UserError) as refused:
+            open_data({key: table})
+        assert hint in str(refused.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -464,14 +479,14 @@ def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
         (pandas.Series(["a"]), "a Series is not a table"),
         (
             pandas.DataFrame({"one": [None, "a", 3.5]}),
-            r"\(DataFrame\): the column 'one' mixes types: str in row 1, float in row 2",
+            "the column 'one' mixes types: str in row 1, float in row 2",
         ),
         ("", "the file of own/train cannot be ''"),
     ],
 )
 def test_invalid_rows_in_memory_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        open_data({"own": {"train": rows}})
+        load_rows(open_data({"own": {"train": rows}}), replace(OWN, columns=("one",)), "train")
 
 
 def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
@@ -502,6 +517,15 @@ def test_data_sets_of_the_datasets_library_can_be_given_in_memory() -> None:
         open_data(splits)
     with pytest.raises(UserError, match=r"own/train cannot be an IterableDataset[^`]*`list\(dataset\.take"):
         open_data({"own": {"train": dataset.to_iterable_dataset()}})
+
+
+def test_files_of_a_task_may_be_paths(tmp_path: Path) -> None:
+    write_all(tmp_path, "own", "train", [{"one": "a", "two": "b", "label": 0}])
+    path = tmp_path / "csv" / "own" / "train.csv"
+    task = replace(OWN, files={"train": path}, unlabelled=[path])  # type: ignore[arg-type]
+    assert (task.files, task.unlabelled) == ({"train": str(path)}, (str(path),))
+    assert replace(OWN, unlabelled=path).unlabelled == (str(path),)  # type: ignore[arg-type]
+    assert len(load_rows(open_data(None), task, "train")) == 1
 
 
 def test_a_single_column_may_be_given_as_a_string() -> None:

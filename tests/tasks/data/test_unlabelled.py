@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
+from glob import iglob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -103,7 +106,7 @@ def test_unlabelled_rows_can_be_lists_patterns_or_files_of_a_split(tmp_path: Pat
         assert names_files(names) and appended(single, names).texts[0].to_pylist() == expected
     for names in (["no/such.csv"], ["s3://bucket/more"], (str(files[0]), "more.jsonl.gz")):
         assert names_files(names)
-    for rows in (["a nice film", str(files[0])], ["what?"], ["a\0*"], ["x" * 5000], []):
+    for rows in (["a nice film", "a dull one", str(files[0])], ["what?"], ["a\0*"], ["x" * 5000], []):
         assert not names_files(rows)
     assert appended(single, ["a nice film"]).texts[0].to_pylist() == [*TRAIN["a"], "a nice film"]
     with pytest.raises(UserError, match="no file of unlabelled rows of task 'pair': a nice film"):
@@ -133,6 +136,31 @@ def test_unlabelled_rows_can_be_lists_patterns_or_files_of_a_split(tmp_path: Pat
         UnlabelledRequest({"pair": "nothing.csv"}).open(open_data(str(tmp_path / "data")), PAIR)
     with pytest.raises(UserError, match="data is a directory\n  expected: a file of rows"):
         appended(PAIR, str(tmp_path / "data"))
+
+
+def test_names_of_files_in_other_sequences_are_not_texts(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"part-{n}.csv", {"a": [f"text {n}"]}) for n in range(2)]
+    names = list(map(str, paths))
+    single = replace(PAIR, columns=("a",))
+    others = (
+        np.array(names),
+        pandas.Series(names),
+        deque(names),
+        iglob(str(tmp_path / "part-*.csv")),
+        iter(paths),
+    )
+    for given in others:
+        assert sorted(appended(single, given).texts[0].to_pylist()[3:]) == ["text 0", "text 1"]
+    for given in ([names[0], str(tmp_path / "part-7")], np.array([*names, "gone.txt"])):
+        with pytest.raises(UserError, match=r"rows of task 'pair': .*(part-7|gone\.txt)") as refused:
+            appended(single, given)
+        assert "to pass texts, write `{'a': texts}`" in str(refused.value.hint)
+    texts = np.array(["a nice film", "a dull film"])
+    request = UnlabelledRequest({"pair": iter(texts)})
+    for _ in range(2):
+        batches = request.open(open_data(None), single)
+        assert batches is not None and sum(raw.table.num_rows for raw in batches()) == 2
+    assert appended(single, texts).texts[0].to_pylist()[3:] == texts.tolist()
 
 
 def test_a_task_file_can_name_unlabelled_rows(tmp_path: Path) -> None:

@@ -13,25 +13,39 @@ from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.task import Task
 
+PLAIN = pa.array([True, False, True])
+CATEGORICAL = pa.DictionaryArray.from_arrays([1, 0, 1], pa.array([False, True]))
 
-def read(directory: Path, labels: tuple[str, ...]) -> list[float]:
+
+def rows_of(column: pa.Array) -> pa.Table:
+    return pa.table({"text": ["a", "b", "c"], "label": column})
+
+
+def read(column: pa.Array, labels: tuple[str, ...]) -> list[float]:
     task = Task("checks", "classify", ("text",), labels=labels)
-    (directory / "checks").mkdir(exist_ok=True)
-    rows = {"text": ["a", "b", "c"], "label": [True, False, True]}
-    pq.write_table(pa.table(rows), directory / "checks" / "train.parquet")
-    return load_rows(open_data(directory), task, "train").labels.tolist()
+    source = open_data({"checks": {"train": rows_of(column)}})
+    return load_rows(source, task, "train").labels.tolist()
 
 
-def test_booleans_match_labels_named_true_and_false_or_0_and_1(tmp_path: Path) -> None:
-    assert read(tmp_path, ("0", "1")) == [1, 0, 1]
-    assert read(tmp_path, ("False", "True")) == [1, 0, 1]
-    assert read(tmp_path, ("true", "false")) == [0, 1, 0]
+@pytest.mark.parametrize("column", [PLAIN, CATEGORICAL])
+def test_booleans_match_labels_named_true_and_false_or_0_and_1(column: pa.Array) -> None:
+    assert read(column, ("0", "1")) == [1, 0, 1]
+    assert read(column, ("False", "True")) == [1, 0, 1]
+    assert read(column, ("true", "false")) == [0, 1, 0]
 
 
+@pytest.mark.parametrize("column", [PLAIN, CATEGORICAL])
 @pytest.mark.parametrize(
     "labels", [("refuted", "unclear", "supported"), ("no", "yes"), ("true", "false", "?")]
 )
-def test_booleans_are_not_ids_of_other_labels(labels: tuple[str, ...], tmp_path: Path) -> None:
+def test_booleans_are_not_ids_of_other_labels(labels: tuple[str, ...], column: pa.Array) -> None:
     with pytest.raises(UserError, match="column 'label' holds bool") as refused:
-        read(tmp_path, labels)
+        read(column, labels)
     assert refused.value.expected is not None and f"'{labels[0]}' (0)" in refused.value.expected
+
+
+def test_booleans_of_a_parquet_file_are_labels(tmp_path: Path) -> None:
+    (tmp_path / "checks").mkdir()
+    pq.write_table(rows_of(PLAIN), tmp_path / "checks" / "train.parquet")
+    task = Task("checks", "classify", ("text",), labels=("true", "false"))
+    assert load_rows(open_data(tmp_path), task, "train").labels.tolist() == [0, 1, 0]
