@@ -433,10 +433,12 @@ def test_a_fine_tuned_transformers_model_keeps_its_head(
     assert refused.value.hint is not None and "mtkd.evaluate(" in refused.value.hint
 
 
-def test_an_output_of_a_different_command_is_an_error_that_names_it(teacher: mtkd.Model) -> None:
+def test_an_output_of_a_different_command_is_an_error_that_names_it(
+    teacher: mtkd.Model, tiny_teacher: Path
+) -> None:
     assert teacher.path is not None
     with pytest.raises(mtkd.UserError, match="a refine run, not a distill run") as caught:
-        student(teacher, teacher.path)
+        student(mtkd.load(tiny_teacher), teacher.path)
     assert len(str(caught.value)) < 400
 
 
