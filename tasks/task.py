@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -19,6 +20,15 @@ _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "u
 
 MAX_COPIES = 100_000  # of a row
 UNLABELLED = "unlabelled"  # the split of unlabelled rows
+
+
+def _paths_as_text(value: Any) -> Any:
+    """A value with text in place of a path, or of the paths in a list, tuple or mapping."""
+    if isinstance(value, Mapping):
+        return {key: _paths_as_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_paths_as_text, value))
+    return str(value) if isinstance(value, PurePath) else value
 
 
 @suggests_fields
@@ -88,7 +98,12 @@ class Task(Record):
     languages: tuple[str, ...] = ()
     trained_on: str = ""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.kind, self.columns, self.labels))  # mappings have no hash
+
     def __post_init__(self) -> None:
+        for name in ("files", "unlabelled"):
+            object.__setattr__(self, name, _paths_as_text(getattr(self, name)))
         for name in _SEQUENCES:
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, (value,))
