@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from mtkd import __version__
 from mtkd.api.argument_types import Device, Engine
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers, other_model, path_for_workers
-from tasks.common.arguments import PositiveInt, checked
+from tasks.common.arguments import PositiveInt, checked, refuse_unknown
 
 if TYPE_CHECKING:
     from augment.questions.filtering.filter_corpus import Filtered
@@ -54,6 +56,9 @@ def filter_questions(
     from tasks.common.progress import progress
 
     processes = Workers(workers, engine, address)
+    arguments = inspect.signature(filter_questions).parameters.keys() - {"settings"}
+    fields = [field.name for field in dataclasses.fields(FilterSettings)]
+    refuse_unknown("filter_questions", settings, [*fields, *arguments])
     spec = FilterSpec(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     group = join_process_group()  # must come first: it sets the device of this process

@@ -247,6 +247,26 @@ def test_errors_name_the_function_and_its_wrong_argument() -> None:
 
 
 def test_rows_in_memory_are_rejected_where_a_path_must_be_recorded(
+    for function in (mtkd.augment.estimate_questions, mtkd.augment.generate_questions):
+        with pytest.raises(
+            TypeError, match=rf"{function.__name__}\(\) .*'per_paragrph' \(did you mean 'per_paragraph'\?\)"
+        ):
+            function("text.txt", "x", per_paragrph=2)
+    with pytest.raises(
+        TypeError, match=r"filter_questions\(\) .*'min_overlp' \(did you mean 'min_overlap'\?\)"
+    ):
+        mtkd.augment.filter_questions("corpus", "teacher", "x", min_overlp=0.5)
+
+
+def test_values_that_contain_themselves_are_errors(tmp_path: Path) -> None:
+    nested: dict[str, Any] = {}
+    nested["rte"] = nested
+    with pytest.raises(mtkd.UserError, match="nested too deeply"):
+        mtkd.show_recipe("static", nested)
+    for name in ("settings", "data", "teacher", "tasks", "unlabelled"):
+        given = {"data": "pocket", "tasks": "rte", "teacher": "x", "out": tmp_path / "run"} | {name: nested}
+        with pytest.raises(mtkd.UserError, match=f"`{name}.*(contains itself|cannot be)"):
+            mtkd.distill("static", **given)
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:
     data, frame = {"rte": {"train": ROWS}}, pandas.DataFrame({"sentence": ["a", "b"]})
