@@ -56,7 +56,7 @@ def evaluate(
     device: Device | None = None,
     against: AnyModel | None = None,
     baselines: bool = False,
-    encoder: str | None = None,
+    encoder: str | Path | None = None,
     predictions: str | Path | None = None,
 ) -> Evaluation:
     """Score a model on labelled rows, and compare it with another model; see `Model.evaluate`.
@@ -68,7 +68,7 @@ def evaluate(
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
     """
-    from mtkd.api.model import Model, evaluated_model
+    from mtkd.api.model import Model, evaluated_model, path_of
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
     options: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
@@ -77,6 +77,8 @@ def evaluate(
         return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **options)
     options["against"] = evaluated_model("against", against)
     options["predictions"] = Path(predictions) if predictions else None
+    options["encoder"] = str(encoder) if encoder else None
+    options["paths"] = {"model": path_of(model), "against": path_of(against)}
     source = evaluated_model("model", model)
     assert source is not None
     return evaluate_model(
@@ -165,7 +167,7 @@ def predict(
     elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
         model_directory(Path(model))  # an error for a pretrained encoder, which `load` would accept
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
-    resolved_task, module = loaded.task(task), loaded.module
+    resolved_task, module = loaded.task(task), loaded._loaded()
     torch.set_num_threads(threads or threads_before)
     try:
         return predict_file(
@@ -241,7 +243,7 @@ def glue_submission(
 
     folder = Path(out)
     prediction.check_submission_directory(folder)
-    loaded = [_loaded(model, device).module for model in models]
+    loaded = [_loaded(model, device)._loaded() for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 
 
