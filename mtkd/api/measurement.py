@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.argument_types import AnyModel, Device, Model
+from mtkd.api.training_request import saved_path
 from mtkd.evaluation.file_prediction import ROWS_PER_BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
 @checked
 @remote_paths("place")
-def verify(place: str | Path) -> Verified:
+def verify(place: str | Path | Model) -> Verified:
     """Compare the files in a directory with their recorded digests.
 
     Args:
-        place: a run, model, corpus, store, export or question generator, or a directory with several.
+        place: the directory of a run, model, corpus, store, export or question generator, a directory with
+            several, or a model.
 
     Returns:
         The number of files, and what is wrong with each damaged file.
@@ -39,7 +41,7 @@ def verify(place: str | Path) -> Verified:
     """
     from mtkd.jobs.verify import verify as job
 
-    return job(Path(place))
+    return job(Path(saved_path("place", place)))
 
 
 @checked
@@ -75,10 +77,10 @@ def evaluate(
     if isinstance(model, Model) and not teacher_labels:
         loaded = _loaded(model, device)
         return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **options)
-    options["against"] = evaluated_model("against", against)
-    options["predictions"] = Path(predictions) if predictions else None
     options["encoder"] = str(encoder) if encoder else None
     options["paths"] = {"model": path_of(model), "against": path_of(against)}
+    options["against"] = evaluated_model("against", against)
+    options["predictions"] = Path(predictions) if predictions else None
     source = evaluated_model("model", model)
     assert source is not None
     return evaluate_model(

@@ -199,6 +199,35 @@ def test_a_model_that_has_been_used_is_pickled_for_other_processes(
     assert pickle.loads(pickled).predict("sst2", FILM) == expected
 
 
+def test_models_are_accepted_where_their_directories_are(
+    teacher: mtkd.Model, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mtkd.verify(teacher).files == mtkd.verify(str(teacher.path)).files
+    report = mtkd.report_html([mtkd.load(student)], tmp_path / "report.html")
+    assert str(student) in report.read_text()
+    received: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "mtkd.jobs.suggest.suggest", lambda teacher, *rest, **more: received.update(suggest=teacher)
+    )
+    monkeypatch.setattr(
+        "mtkd.jobs.grid.compare.run_grid", lambda grid, inputs, *rest: received.update(compare=inputs.teacher)
+    )
+    mtkd.suggest_students(teacher)
+    mtkd.compare("mlkd-table-7", data="pocket", teacher=teacher, out=tmp_path / "table")
+    assert received == {"suggest": str(teacher.path), "compare": str(teacher.path)}
+    in_memory = mtkd.Model(teacher.module)
+    for argument, call in (
+        ("place", lambda: mtkd.verify(in_memory)),
+        ("teacher", lambda: mtkd.suggest_students(in_memory)),
+        ("teacher", lambda: mtkd.augment.filter_questions(tmp_path, in_memory, tmp_path / "out")),
+        ("teacher", lambda: mtkd.plan_store("mkd-lstm", data="pocket", tasks="sst2", teacher=in_memory)),
+    ):
+        with pytest.raises(
+            mtkd.UserError, match=rf"`{argument}` is a model whose .*\n.*\n.*{argument}=model.save"
+        ):
+            call()
+
+
 def test_a_model_to_compare_with_has_the_name_of_its_directory(
     teacher: mtkd.Model, student: Path, tiny_encoder: Path
 ) -> None:

@@ -219,9 +219,12 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
 ) -> None:
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
-    models = [teacher, str(teacher.path) + "/model", mtkd.Model(teacher.module)]
+    models = [teacher, str(teacher.path) + "/model", mtkd.Model(teacher.module), teacher]
     timed = mtkd.bench_inference(models, seq_len=8, batch=2, rounds=1, warmup=0)
-    assert [result.name for result in timed] == [str(teacher.path), f"{teacher.path}/model", "model 3"]
+    path = str(teacher.path)
+    assert [result.name for result in timed] == [path, f"{path}/model", "model 3", f"{path} (model 4)"]
+    with pytest.raises(mtkd.UserError, match="`models` is empty"):
+        mtkd.bench_inference([])
     assert len({(result.disk_bytes, result.parameters.total) for result in timed}) == 1
     scores = teacher.evaluate("pocket", "sst2", limit=16)
     head, line, *_ = str(scores).splitlines()
@@ -244,9 +247,6 @@ def test_errors_name_the_function_and_its_wrong_argument() -> None:
         mtkd.refine("minilm", data="pocket", tasks="sst2")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"Task\(\) .*'column' \(did you mean 'columns'\?\)"):
         mtkd.Task(name="mood", kind="classify", column="text")  # type: ignore[call-arg]
-
-
-def test_rows_in_memory_are_rejected_where_a_path_must_be_recorded(
     for function in (mtkd.augment.estimate_questions, mtkd.augment.generate_questions):
         with pytest.raises(
             TypeError, match=rf"{function.__name__}\(\) .*'per_paragrph' \(did you mean 'per_paragraph'\?\)"
@@ -267,6 +267,9 @@ def test_values_that_contain_themselves_are_errors(tmp_path: Path) -> None:
         given = {"data": "pocket", "tasks": "rte", "teacher": "x", "out": tmp_path / "run"} | {name: nested}
         with pytest.raises(mtkd.UserError, match=f"`{name}.*(contains itself|cannot be)"):
             mtkd.distill("static", **given)
+
+
+def test_rows_in_memory_are_rejected_where_a_path_must_be_recorded(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:
     data, frame = {"rte": {"train": ROWS}}, pandas.DataFrame({"sentence": ["a", "b"]})
