@@ -98,6 +98,9 @@ class Task(Record):
     languages: tuple[str, ...] = ()
     trained_on: str = ""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.kind, self.columns, self.labels))  # mappings have no hash
+
     def __post_init__(self) -> None:
         for name in _SEQUENCES:
             if isinstance(value := getattr(self, name), str | PurePath):

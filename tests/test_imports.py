@@ -61,6 +61,7 @@ ABOVE_AUGMENT = ("cli", "api")
 
 # Modules that import each other: one of them only inside a function, or for its annotations.
 CIRCLES = (
+    ("mtkd.api.argument_types", "mtkd.api.model"),
     ("mtkd.models.exported", "mtkd.models.multitask"),
     ("mtkd.models.encoders.encoder", "mtkd.models.initialisation"),
     ("tasks.data.combined_source", "tasks.data.sources"),

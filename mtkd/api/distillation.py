@@ -32,7 +32,17 @@ from tasks.task_names import TaskSpec
 
 @checked
 @remote_paths(
-    "data", "tasks", "teacher", "text", "init", "corpus", "store", "unlabelled", "settings", out="out"
+    "data",
+    "tasks",
+    "teacher",
+    "student",
+    "text",
+    "init",
+    "corpus",
+    "store",
+    "unlabelled",
+    "settings",
+    out="out",
 )
 def distill(
     recipe: Recipe,
@@ -79,7 +89,7 @@ def distill(
             needed if the rows have soft labels.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
             checkpoint does not name them; a list, or a comma-separated string.
-        student: a model or encoder to train instead of the one that the recipe describes.
+        student: a model or encoder to train instead of the one that the recipe describes. A copy is trained.
         losses: loss terms to train on instead of the recipe's: name -> term, or a list.
         text: a file or directory of plain text, instead of `data`.
         text_column: the column or key of `text` that holds the text.
@@ -192,7 +202,7 @@ def _distill_rows(
         loaded,
         teacher,
         unlabelled=UnlabelledRequest(*unlabelled),
-        student=student.module if isinstance(student, Model) else student,
+        student=student._loaded() if isinstance(student, Model) else student,
         callbacks=request["callbacks"],
         warn=warn_caller,
         **options,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.argument_types import RecordedData, Settings, UnlabelledFiles
-from mtkd.api.training_request import paths_as_text
+from mtkd.api.argument_types import Model, RecordedData, Settings, UnlabelledFiles
+from mtkd.api.training_request import paths_as_text, saved_path
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
 
@@ -21,7 +21,7 @@ def compare(
     *,
     data: RecordedData | Sequence[RecordedData] | None = None,
     out: str | Path,
-    teacher: str | Path | None = None,
+    teacher: str | Path | Model | None = None,
     teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     store: str | Path | None = None,
     text: str | Path | None = None,
@@ -50,8 +50,8 @@ def compare(
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
         data: "pocket", "hub" or a directory, or several of these.
-        teacher: a run of `refine`, or a fine-tuned checkpoint of transformers; `{task}` in it stands for the
-            task. It also replaces the teacher that a grid refines.
+        teacher: a run of `refine`, a model, or a fine-tuned checkpoint of transformers; `{task}` in a path
+            stands for the task. It also replaces the teacher that a grid refines.
         teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
             does not name them.
         store: a knowledge store to use instead of the teacher; may also contain `{task}`.
@@ -126,14 +126,18 @@ def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     changes |= {} if arguments["bench"] else {"bench": {"batches": []}}
     cells = (arguments["settings"] or {}, arguments["without"])
     has_teacher = bool(arguments["teacher"])
+    models = ("teacher", "encoder", "store", "corpus")
+    model_names: dict[str, Any] = {
+        name: saved_path(name, arguments[name]) if arguments[name] else None for name in models
+    }
     loaded = load_grid(str(grid), changes, *cells, has_teacher=has_teacher)
     if loaded.refine and arguments["teacher"]:
         loaded = load_grid(str(grid), changes | {"refine": None}, *cells, has_teacher=has_teacher)
-        arguments["say"](f"the grid's [refine] is skipped: its cells use the teacher {arguments['teacher']}")
+        arguments["say"](
+            f"the grid's [refine] is skipped: its cells use the teacher {model_names['teacher']}"
+        )
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: arguments[name] for name in names}
-    models = ("teacher", "encoder", "store", "corpus")
-    model_names: dict[str, Any] = {name: str(arguments[name]) if arguments[name] else None for name in models}
     text = Path(arguments["text"]) if arguments["text"] else None
     data = [] if arguments["data"] is None else arguments["data"]
     data_names = str(data) if isinstance(data, str | Path) else [str(source) for source in data]

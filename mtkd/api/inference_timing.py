@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from mtkd.api.argument_types import Device, Model
 from mtkd.api.measurement import names_checkpoint
+from mtkd.api.training_request import model_or_path
 from mtkd.number_formats import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import Rounds, TimedBatch, TimedTokens, WarmupRounds, checked
-from tasks.common.errors import warn_caller
+from tasks.common.errors import UserError, warn_caller
 
 if TYPE_CHECKING:
     from mtkd.evaluation.inference_bench import InferenceResult
@@ -52,17 +53,15 @@ def bench_inference(
 
     warn_of_slow_bf16(precision, find_device(device), warn_caller)
     settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
-    listed_models = models.values() if isinstance(models, Mapping) else models
+    listed_models = list(models.values() if isinstance(models, Mapping) else models)
+    if not listed_models:
+        raise UserError("`models` is empty", expected="one or more models")
     with TemporaryDirectory() as folder:  # models in memory are saved, since another process measures memory
         tasks = _benchmark_tasks(listed_models)
         directories = [
             _directory(model, Path(folder) / str(n), tasks) for n, model in enumerate(listed_models)
         ]
-        names = (
-            models
-            if isinstance(models, Mapping)
-            else map(_bench_name, models, range(1, len(directories) + 1))
-        )
+        names = list(models) if isinstance(models, Mapping) else _bench_names(listed_models)
         return bench.bench_inference(dict(zip(names, directories, strict=True)), settings)
 
 
@@ -73,7 +72,7 @@ def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
 
     for model in models:
         if not isinstance(model, str | Path):
-            return list(model.module.tasks.values())
+            return list(model.tasks.values())
         if not names_checkpoint(model):
             return read_saved(Path(model)).tasks
     return [TASKS["sst2"]]
@@ -82,7 +81,8 @@ def _benchmark_tasks(models: Iterable[str | Path | Model]) -> list[Task]:
 def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Task]) -> Path:
     """The directory of a model; what is not saved as an mtkd model is first saved to `unused_directory`."""
     if not isinstance(model, str | Path):
-        return model.path or model.save(unused_directory)
+        source = model_or_path(model)
+        return Path(source) if isinstance(source, str) else model.save(unused_directory)
     if not names_checkpoint(model):
         return Path(model)
     from mtkd.models.multitask import MultiTaskModel
@@ -93,7 +93,11 @@ def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Ta
     return unused_directory
 
 
-def _bench_name(model: str | Path | Model, number: int) -> str:
-    """The name of a model in the results: its path, or its number if it is in memory."""
-    path = model if isinstance(model, str | Path) else model.path
-    return str(path) if path else f"model {number}"
+def _bench_names(models: Sequence[str | Path | Model]) -> list[str]:
+    """The names of the models in the results: their paths, with the number of a model that needs one."""
+    names: list[str] = []
+    for number, model in enumerate(models, 1):
+        path = model if isinstance(model, str | Path) else model.path
+        name = str(path) if path else f"model {number}"
+        names.append(f"{name} (model {number})" if name in names else name)
+    return names

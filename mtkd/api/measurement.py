@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.argument_types import AnyModel, Device, Model
+from mtkd.api.training_request import saved_path
 from mtkd.evaluation.file_prediction import ROWS_PER_BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.output_files.remote_paths import remote_paths
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
 @checked
 @remote_paths("place")
-def verify(place: str | Path) -> Verified:
+def verify(place: str | Path | Model) -> Verified:
     """Compare the files in a directory with their recorded digests.
 
     Args:
-        place: a run, model, corpus, store, export or question generator, or a directory with several.
+        place: the directory of a run, model, corpus, store, export or question generator, a directory with
+            several, or a model.
 
     Returns:
         The number of files, and what is wrong with each damaged file.
@@ -39,7 +41,7 @@ def verify(place: str | Path) -> Verified:
     """
     from mtkd.jobs.verify import verify as job
 
-    return job(Path(place))
+    return job(Path(saved_path("place", place)))
 
 
 @checked
@@ -56,7 +58,7 @@ def evaluate(
     device: Device | None = None,
     against: AnyModel | None = None,
     baselines: bool = False,
-    encoder: str | None = None,
+    encoder: str | Path | None = None,
     predictions: str | Path | None = None,
 ) -> Evaluation:
     """Score a model on labelled rows, and compare it with another model; see `Model.evaluate`.
@@ -68,13 +70,15 @@ def evaluate(
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
     """
-    from mtkd.api.model import Model, evaluated_model
+    from mtkd.api.model import Model, evaluated_model, path_of
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
     options: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
     if isinstance(model, Model) and not teacher_labels:
         loaded = _loaded(model, device)
         return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **options)
+    options["encoder"] = str(encoder) if encoder else None
+    options["paths"] = {"model": path_of(model), "against": path_of(against)}
     options["against"] = evaluated_model("against", against)
     options["predictions"] = Path(predictions) if predictions else None
     source = evaluated_model("model", model)
@@ -165,7 +169,7 @@ def predict(
     elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
         model_directory(Path(model))  # an error for a pretrained encoder, which `load` would accept
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
-    resolved_task, module = loaded.task(task), loaded.module
+    resolved_task, module = loaded.task(task), loaded._loaded()
     torch.set_num_threads(threads or threads_before)
     try:
         return predict_file(
@@ -241,7 +245,7 @@ def glue_submission(
 
     folder = Path(out)
     prediction.check_submission_directory(folder)
-    loaded = [_loaded(model, device).module for model in models]
+    loaded = [_loaded(model, device)._loaded() for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from mtkd.api.argument_types import AnyModel
 from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
@@ -16,15 +19,18 @@ from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.model_origin import label_limit, pretrained_encoder
 from mtkd.jobs.open_model import EvaluatedModel
+from mtkd.model_files import EXPORT
+from mtkd.models.digest import digest_weights
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
+from mtkd.models.saved_model import MODEL_FILES, ModelInfo, model_directory, read_saved, recorded_digests
+from mtkd.output_files.output_directory import has_claim, visible_files
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.run_record import read_run_record
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.teacher_names import as_pair
 from tasks.common.arguments import Device, PositiveInt, checked
-from tasks.common.errors import UserError, a_type
+from tasks.common.errors import UserError, a_type, shorten
 from tasks.common.progress import progress
 from tasks.data.rows_in_memory import rows_to_predict, texts_to_encode
 from tasks.data.tables import is_frame, with_columns
@@ -32,6 +38,9 @@ from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import Encoded
+
+_OTHER_DIRECTORY = "name another directory"
+_MAX_FILES = 100  # that are inspected, since the path may be a whole disk
 
 
 class Model:
@@ -43,9 +52,6 @@ class Model:
         source: a run or model directory, or the torch module itself.
         device: where it runs; None = the GPU if there is one.
 
-    Attributes:
-        path: the directory that the model was read from; None for a module.
-
     Raises:
         UserError: the directory does not contain an mtkd model, or there is no such device.
     """
@@ -53,25 +59,56 @@ class Model:
     @checked
     def __init__(self, source: str | Path | MultiTaskModel, *, device: Device | None = None):
         self._device = find_device(device)
+        self._may_be_changed = False  # the user has had the module
+        self._module: MultiTaskModel | None = None
+        self._named: Path | None = None
         if isinstance(source, MultiTaskModel):
-            self.path: Path | None = None
-            self._module: MultiTaskModel | None = source.to(self._device)
+            self._module = source.to(self._device)
             self._tasks, self._info = list(source.tasks.values()), source.info
         else:
-            self.path, self._module = Path(source), None
-            saved = read_saved(self.path)
+            self._named = Path(source) if Path(source).exists() else model_directory(Path(source))
+            self._absolute = self._named.absolute()
+            saved = read_saved(self._named)
             self._tasks, self._info = saved.tasks, saved.info
+            self._digests = recorded_digests(self._named)
 
     def __repr__(self) -> str:
         return f"<mtkd.Model {', '.join(self.tasks) or 'without tasks'}: {self.path or 'in memory'}>"
 
     @property
+    def path(self) -> Path | None:
+        """The directory that the model was read from; None for a module.
+
+        A relative path becomes absolute when the current directory changes.
+        """
+        if self._named is None or self._named.absolute() == self._absolute:
+            return self._named
+        return self._absolute
+
+    @property
     def module(self) -> MultiTaskModel:
-        """The torch module, in evaluation mode."""
+        """The torch module, in evaluation mode. If you change it, all functions use the changed module.
+
+        Raises:
+            UserError: the directory no longer holds the files of this model.
+        """
+        self._may_be_changed = True
+        return self._loaded()
+
+    def _loaded(self) -> MultiTaskModel:
+        """The torch module, which is loaded when it is first used."""
         if self._module is None:
-            assert self.path is not None
-            self._module = MultiTaskModel.load(self.path).to(self._device)
+            self._module = MultiTaskModel.load(self._require_files()).to(self._device)
         return self._module
+
+    def _require_files(self) -> Path:
+        """The directory of the model; raises UserError if it no longer holds the files of this model."""
+        if (directory := _own_directory(self)) is None:
+            raise UserError(
+                f"the files in {self.path} are no longer those of this model: they were replaced or removed",
+                hint="give each training a directory (`out`) of its own",
+            )
+        return directory
 
     @property
     def info(self) -> ModelInfo:
@@ -90,8 +127,12 @@ class Model:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run's record (`run.json`): settings, digests, scores of every epoch. Empty if there is none."""
-        file = self.path / "run.json" if self.path else None
+        """The run's record (`run.json`): settings, digests, scores of every epoch. Empty if there is none.
+
+        Raises:
+            UserError: the directory no longer holds the files of this model.
+        """
+        file = self._require_files() / "run.json" if self._named else None
         return read_run_record(file) if file and file.is_file() else {}
 
     @checked
@@ -142,7 +183,7 @@ class Model:
         found = rows_to_predict(known_task, rows)
         if found is None:
             return rows if is_frame(rows) else []
-        predictions = list(predict_rows(self.module, known_task, found, batch))
+        predictions = list(predict_rows(self._loaded(), known_task, found, batch))
         if not is_frame(rows):
             return predictions
         if not replace:
@@ -166,7 +207,7 @@ class Model:
             UserError: a value is not text, or the model is an export, which gives only logits. Missing values
                 of a Series are read as empty texts.
         """
-        model = self.module
+        model = self._loaded()
         if isinstance(model, ExportedModel):
             raise UserError("an exported model gives logits only", hint="use the model that was exported")
         rows = texts_to_encode(texts)
@@ -188,9 +229,9 @@ class Model:
         split: str | None = None,
         limit: PositiveInt | None = None,
         batch: PositiveInt = 64,
-        against: Any = None,
+        against: AnyModel | None = None,
         baselines: bool = False,
-        encoder: str | None = None,
+        encoder: str | Path | None = None,
         predictions: str | Path | None = None,
     ) -> Evaluation:
         """Score the model on labelled rows, and compare it with another one or with baselines.
@@ -219,10 +260,11 @@ class Model:
             UserError: the model has no head for a task, there is no labelled split to score, or `baselines`
                 needs `encoder`.
         """
+        directory = _own_directory(self)
         if baselines and encoder is None:
-            encoder = pretrained_encoder(self.path) if self.path else self.info.base
+            encoder = pretrained_encoder(directory) if directory else self.info.base
         return evaluate_model(
-            self.module,
+            self._loaded(),
             data,
             tasks,
             split=split,
@@ -231,25 +273,97 @@ class Model:
             device=str(self._device),
             against=evaluated_model("against", against),
             baselines=baselines,
-            encoder=encoder,
-            baseline_rows=label_limit(self.path) if baselines and self.path else None,
+            encoder=str(encoder) if encoder else None,
+            baseline_rows=label_limit(directory) if baselines and directory else None,
             predictions=Path(predictions) if predictions else None,
+            paths={"model": self.path, "against": path_of(against)},
         )
 
     @checked
-    def save(self, directory: str | Path) -> Path:
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
 
+        If the directory already holds a saved copy of this model, nothing is written.
+
+        Args:
+            directory: a new or empty directory, or one that an earlier call has written.
+            overwrite: replace another model that an earlier call has written there. Runs and exports are
+                never replaced.
+
         Raises:
-            UserError: the directory exists and holds other files.
+            UserError: the directory holds another model, a run, an export, or other files.
         """
-        path = Path(directory)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())) and not is_saved_model(path):
-            raise UserError(
-                f"{path} exists and does not contain an mtkd model", hint="name another directory"
-            )
-        self.module.save(path)
+        path, module = Path(directory), self._loaded()
+        if not _holds_copy(path, module, overwrite):
+            module.save(path)
+            if self.path and self.path.is_dir() and self.path.samefile(path):
+                self._digests = recorded_digests(path)
         return path
+
+
+def _holds_copy(path: Path, module: MultiTaskModel, overwrite: bool) -> bool:
+    """Whether `Model.save` need not write to a directory, since it holds a saved copy of the model.
+
+    Raises:
+        UserError: the model may not be written there.
+    """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file", expected="a directory", hint=_OTHER_DIRECTORY)
+    if path.name == "model" and (path.parent / RUN_FILE).is_file():
+        raise UserError(f"{path} is a part of the run {path.parent}", hint=_OTHER_DIRECTORY)
+    files = list(islice(visible_files(path), _MAX_FILES)) if path.is_dir() else []
+    others = [file for file in files if not re.fullmatch(MODEL_FILES, file)]
+    if has_claim(path) or RUN_FILE in files or EXPORT in files:
+        what = "an export" if EXPORT in files else "a run" if RUN_FILE in files else "an unfinished output"
+        raise UserError(f"{path} holds {what}, which a saved model does not replace", hint=_OTHER_DIRECTORY)
+    if files and (others or "model.json" not in files):
+        names = shorten(others or files)
+        raise UserError(
+            f"{path} holds files that do not belong to a saved model: {names}", hint=_OTHER_DIRECTORY
+        )
+    if not files or overwrite:
+        return False
+    if not _is_saved_in(path, module):
+        raise UserError(
+            f"{path} holds another model", hint="replace it with `overwrite=True`, or name another directory"
+        )
+    return True
+
+
+def _own_directory(model: Model) -> Path | None:
+    """The directory of a model; None if it has none, or if it no longer holds the files of the model."""
+    if (path := model.path) is None:
+        return None
+    try:
+        return path if recorded_digests(path) == model._digests else None
+    except UserError:
+        return None
+
+
+def _is_saved_in(directory: Path, module: MultiTaskModel) -> bool:
+    """Whether a directory holds the weights and the description of a model in memory."""
+
+    def described(model: MultiTaskModel) -> Any:
+        return digest_weights(model), model.tasks, model.info, model.encoder.config
+
+    try:
+        return bool(described(MultiTaskModel.load(directory)) == described(module))
+    except UserError:  # it is damaged
+        return False
+
+
+def current_source(model: Model) -> Path | MultiTaskModel:
+    """What a job reads: the directory of a model, or its module if the directory does not hold its weights.
+
+    Raises:
+        UserError: the files of the model were replaced before it was loaded.
+    """
+    directory, module = _own_directory(model), model._module
+    if directory is None or (
+        module is not None and model._may_be_changed and not _is_saved_in(directory, module)
+    ):
+        return model._loaded()
+    return directory
 
 
 def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
@@ -279,4 +393,9 @@ def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | 
     """The directory of a model whose weights are not loaded yet; otherwise its module."""
     if not isinstance(model, Model):
         return Path(model) if model is not None else None
-    return model.path if model._module is None and model.path else model.module
+    return model._module or current_source(model)
+
+
+def path_of(model: Any) -> Path | None:
+    """The directory that a loaded model was read from; None for anything else."""
+    return model.path if isinstance(model, Model) else None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
-from mtkd.api.argument_types import Device, Engine
+from mtkd.api.argument_types import Device, Engine, Model
+from mtkd.api.training_request import saved_path
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers, other_model, path_for_workers
-from tasks.common.arguments import PositiveInt, checked
+from tasks.common.arguments import PositiveInt, checked, refuse_unknown
 
 if TYPE_CHECKING:
     from augment.questions.filtering.filter_corpus import Filtered
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 @remote_paths("corpus", "teacher", out="out")
 def filter_questions(
     corpus: str | Path,
-    teacher: str | Path,
+    teacher: str | Path | Model,
     out: str | Path,
     *,
     workers: PositiveInt | None = None,
@@ -35,7 +38,7 @@ def filter_questions(
 
     Args:
         corpus: the corpus of generated questions.
-        teacher: a model that answers questions.
+        teacher: a model that answers questions, or its directory.
         workers, engine, address: the processes that filter, as for `generate_questions`; each loads the
             teacher.
         settings: the options of `mtkd augment questions filter`, under the same names with underscores
@@ -53,12 +56,16 @@ def filter_questions(
     from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
+    arguments = inspect.signature(filter_questions).parameters.keys() - {"settings"}
+    fields = [field.name for field in dataclasses.fields(FilterSettings)]
+    refuse_unknown("filter_questions", settings, [*fields, *arguments])
     processes = Workers(workers, engine, address)
+    teacher_path = saved_path("teacher", teacher)
     spec = FilterSpec(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     group = join_process_group()  # must come first: it sets the device of this process
-    answerer = load_answerer(Path(teacher), "cpu" if processes.in_other_processes else None)
-    load = partial(_load_in_worker, path_for_workers(str(teacher)), answerer.digest)
+    answerer = load_answerer(Path(teacher_path), "cpu" if processes.in_other_processes else None)
+    load = partial(_load_in_worker, path_for_workers(teacher_path), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:
         return filter_corpus(
             spec,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +14,7 @@ from mtkd.api.argument_types import Device, Engine
 from mtkd.number_formats import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
-from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked
+from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked, refuse_unknown
 from tasks.common.errors import UserError, warn_caller
 from tasks.data.sources import open_data
 from tasks.task_names import TaskSpec, resolve
@@ -151,7 +153,8 @@ def generate_questions(
     processes = Workers(workers, engine, address)
     group = join_process_group()  # must come first: it sets the device of this process
     arguments: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
-    with _prepared(text, out, processes, command=command, **arguments, **options) as ready:
+    arguments |= {"function": "generate_questions", "command": command}
+    with _prepared(text, out, processes, **arguments, **options) as ready:
         if ready.estimate:
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
@@ -191,7 +194,8 @@ def estimate_questions(
     Raises:
         UserError: the generator, the paragraphs or the options cannot be used.
     """
-    with _prepared(text, out, Workers(workers, engine, address), **options) as ready:
+    processes = Workers(workers, engine, address)
+    with _prepared(text, out, processes, function="estimate_questions", **options) as ready:
         return ready
 
 
@@ -201,6 +205,7 @@ def _prepared(
     out: str | Path,
     processes: Workers,
     *,
+    function: str,
     model: str | Path = "rules",
     task: TaskSpec = "squad",
     words: str | None = None,
@@ -209,7 +214,11 @@ def _prepared(
     command: str = "",
     **options: Any,
 ) -> Iterator[PreparedGeneration]:
-    """Prepare `generate_questions`; leaving the `with` block stops running requests."""
+    """Prepare `generate_questions`; leaving the `with` block stops running requests.
+
+    Args:
+        function: the function that the user called, for the error about an unknown option.
+    """
     from augment.corpus_writer import check_corpus_output
     from augment.questions.generation.config import GenerationConfig
     from augment.questions.generation.paragraphs import Words
@@ -218,6 +227,9 @@ def _prepared(
     from augment.questions.training.prompts import span_task
     from mtkd.output_files.distributed import join_process_group
 
+    known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"form", "text"} | {"format"}
+    arguments = inspect.signature(generate_questions).parameters
+    refuse_unknown(function, options, [*known, *arguments.keys() - {"options"}])
     name = span_task(resolve(task)).name
     options["form"] = options.pop("format", None)
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)

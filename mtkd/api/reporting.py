@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mtkd.api.argument_types import Model
+from mtkd.api.training_request import saved_path
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import NonNegativeInt, checked
 
@@ -13,10 +15,10 @@ from tasks.common.arguments import NonNegativeInt, checked
 @checked
 @remote_paths("runs", "reference", "teacher", "data", out="out")
 def report_html(
-    runs: Sequence[str | Path],
+    runs: Sequence[str | Path | Model],
     out: str | Path,
     *,
-    reference: str | Path | None = None,
+    reference: str | Path | Model | None = None,
     teacher: str | Path | None = None,
     teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     data: Any = None,
@@ -30,7 +32,7 @@ def report_html(
     calibration and confusion, rows on which models disagree, and what is needed to repeat the runs.
 
     Args:
-        runs: run directories, or directories that contain some, such as the output of `compare`.
+        runs: run directories, directories that contain some, such as the output of `compare`, or models.
         reference: the run that the others are compared with; by default the reference of the grid, or the
             first student that learned from labels alone.
         teacher: a directory or hub name of a fine-tuned transformers checkpoint, which is scored on the
@@ -52,9 +54,9 @@ def report_html(
     from mtkd.reporting.page import write_report
 
     return write_report(
-        [Path(run) for run in runs],
+        [Path(saved_path("runs", run)) for run in runs],
         Path(out),
-        reference=Path(reference) if reference else None,
+        reference=Path(saved_path("reference", reference)) if reference else None,
         teacher=str(teacher) if teacher else None,
         teacher_labels=teacher_labels,
         data=data,
@@ -66,11 +68,11 @@ def report_html(
 
 @checked
 @remote_paths("runs")
-def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
+def report_knowledge(runs: Sequence[str | Path | Model], out: str | Path) -> list[Path]:
     """Plot the scores of finished runs against the amount of hidden-state knowledge they kept.
 
     Args:
-        runs: run directories, or directories that contain some, such as the output of `compare`.
+        runs: run directories, directories that contain some, such as the output of `compare`, or models.
         out: the directory to write.
 
     Returns:
@@ -78,7 +80,7 @@ def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     """
     from mtkd.reporting.knowledge_curve import plot_knowledge, read_points
 
-    return plot_knowledge(read_points([Path(run) for run in runs]), Path(out))
+    return plot_knowledge(read_points([Path(saved_path("runs", run)) for run in runs]), Path(out))
 
 
 @checked

@@ -14,7 +14,7 @@ from mtkd.api.argument_types import (
     Settings,
     UnlabelledFiles,
 )
-from mtkd.api.training_request import model_or_path, paths_as_text, paths_of
+from mtkd.api.training_request import paths_as_text, paths_of, saved_path
 from mtkd.number_formats import Dtype, Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
@@ -225,7 +225,7 @@ def store_request(
         recipe=recipe,
         data=str(data) if data else None,
         tasks=describe(tasks),
-        teacher=str(model_or_path(teacher)),
+        teacher=saved_path("teacher", teacher),
         sets=dict(settings or {}),
         corpus=recorded_paths(paths_of(corpus)),
         limit=limit,

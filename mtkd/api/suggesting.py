@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.argument_types import Device, Unlabelled
+from mtkd.api.argument_types import Device, Model, Unlabelled
+from mtkd.api.training_request import saved_path
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import PositiveFloat, Rounds, Threads, TimedBatch, TimedTokens, checked
 from tasks.common.hub_loading import DEFAULT_ENCODER
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @checked
 @remote_paths("teacher", "data", "tasks", "unlabelled")
 def suggest_students(
-    teacher: str | Path = DEFAULT_ENCODER,
+    teacher: str | Path | Model = DEFAULT_ENCODER,
     *,
     target_speedup: PositiveFloat | None = None,
     max_mb: PositiveFloat | None = None,
@@ -40,7 +41,7 @@ def suggest_students(
     tasks can differ.
 
     Args:
-        teacher: a run or model directory, or a pretrained encoder.
+        teacher: a run or model directory, a model, or a pretrained encoder.
         target_speedup: the minimum speed of a student, relative to the teacher.
         max_mb: the maximum size of a student's weights in MB (10^6 bytes), in fp32 unless `int8`.
         int8: `max_mb` limits the size of an int8 export, which is about a quarter of the fp32 weights.
@@ -71,7 +72,7 @@ def suggest_students(
     torch.set_num_threads(threads or threads_before)
     try:
         return suggest(
-            str(teacher),
+            saved_path("teacher", teacher),
             target_speedup,
             max_mb,
             settings,

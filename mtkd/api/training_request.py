@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.api.argument_types import Model
 from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_names import describe, resolve
@@ -167,20 +168,39 @@ def _train_changes(
 
 
 def model_or_path(model: Any) -> Any:
-    """Convert a model for a job: to its directory if it has one, else to its module.
+    """Convert a model for a job: to its directory if this holds the model's weights, else to its module.
 
     Args:
         model: a model, or a list or a mapping of models.
     """
-    from mtkd.api.model import Model
+    from mtkd.api.model import current_source
 
     if isinstance(model, Mapping):
         return {task: model_or_path(one_model) for task, one_model in model.items()}
     if isinstance(model, list):
         return [model_or_path(one_model) for one_model in model]
     if isinstance(model, Model):
-        return str(model.path) if model.path else model.module
+        model = current_source(model)
     return str(model) if isinstance(model, Path) else model
+
+
+def saved_path(argument: str, model: str | Path | Model) -> str:
+    """The name or directory of a model, for a function that records it or reads it in other processes.
+
+    Args:
+        argument: the name of the argument, for the error.
+
+    Raises:
+        UserError: the weights of the model are only in memory.
+    """
+    path = model_or_path(model) if isinstance(model, Model) else str(model)
+    if isinstance(path, str):
+        return path
+    raise UserError(
+        f"`{argument}` is a model whose weights are only in memory",
+        expected="the directory of a model",
+        hint=f"save it first: `{argument}=model.save('DIR')`",
+    )
 
 
 def paths_of(value: str | Path | Sequence[str | Path] | None) -> list[Path]:

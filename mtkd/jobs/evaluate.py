@@ -65,6 +65,7 @@ def evaluate(
     encoder: str | None = None,
     baseline_rows: int | None = None,
     predictions: Path | None = None,
+    paths: Mapping[str, Path | None] | None = None,
 ) -> Evaluation:
     """Score a model on the validation splits of some tasks.
 
@@ -87,6 +88,7 @@ def evaluate(
         baseline_rows: maximum number of labelled rows per task that the baselines learn from; None = the
             `limit` of the model's run, if it had one. In any case, at most 10,000.
         predictions: a directory to which each row's prediction is written (`write_predictions`).
+        paths: "model" and "against" -> the directory that the model was read from, if it is passed loaded.
 
     Raises:
         UserError: a model or device does not exist, a model has no head for a task, a row is invalid, no task
@@ -94,7 +96,10 @@ def evaluate(
     """
     if encoder is not None and not baselines:
         raise UserError("`encoder` has no effect without `baselines`", hint="also pass `baselines=True`")
-    torch_device, directories = find_device(device), {"model": model, "against": against}
+    torch_device = find_device(device)
+    directories = {
+        name: (paths or {}).get(name) or given for name, given in (("model", model), ("against", against))
+    }
     labels_are_for_other = bool(teacher_labels) and against is not None and not is_checkpoint(model)
     labels, labels_of_other = (None, teacher_labels) if labels_are_for_other else (teacher_labels, None)
     model, checkpoint = open_model(model, spec, data, torch_device, labels)
@@ -130,7 +135,7 @@ def evaluate(
         other_model = load_module(other, torch_device)
         other_scores, more_warnings = _score_all(other_model, rows, batch_size, other_checkpoint)
         warnings += more_warnings
-        references[teacher_name(against)] = _predictions_by_task(other_scores)
+        references[teacher_name(directories["against"])] = _predictions_by_task(other_scores)
     scored = _predictions_by_task(scores)
     if frozen is not None:
         references |= _baselines(source, rows, scored, frozen, baseline_rows, skipped)

@@ -8,6 +8,7 @@ as everything that was requested has been captured.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -138,7 +139,7 @@ def _attention(
     return context, None
 
 
-def _register() -> None:
+def register_attention() -> None:
     """Register our attention with transformers, which is imported here because its import takes seconds."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -166,25 +167,26 @@ def watch(body: nn.Module, n_layers: int) -> bool:
     (`EncoderSpec.offers`).
     """
     if getattr(body, "_supports_attention_backend", False):
-        _register()
+        register_attention()
         body.set_attn_implementation(ATTENTION)  # type: ignore[operator]
     name_and_layers = find_layers(body, n_layers)
     if name_and_layers is None:
         return False
-
-    def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (capture := _active.capture) is not None:
-            capture.state(0, args[0] if args else kwargs["hidden_states"])
-
-    def leaving(layer: int) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if (capture := _active.capture) is not None:
-                capture.state(layer, output if isinstance(output, torch.Tensor) else output[0])
-
-        return hook
-
     first = name_and_layers[1][0]
-    first.register_forward_pre_hook(entering, with_kwargs=True)
+    first.register_forward_pre_hook(_entering, with_kwargs=True)
     for number, layer in enumerate(name_and_layers[1][:-1], 1):  # type: ignore[arg-type]
-        layer.register_forward_hook(leaving(number))
+        layer.register_forward_hook(functools.partial(_leaving, number))
     return True
+
+
+# The hooks are functions of this module, so that models can be pickled.
+def _entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Offer the embeddings, which the first layer reads."""
+    if (capture := _active.capture) is not None:
+        capture.state(0, args[0] if args else kwargs["hidden_states"])
+
+
+def _leaving(number: int, module: nn.Module, args: Any, output: Any) -> None:
+    """Offer the output of a layer."""
+    if (capture := _active.capture) is not None:
+        capture.state(number, output if isinstance(output, torch.Tensor) else output[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from mtkd.model_files import EXPORT, FORMAT, ModelInfo, read_export, read_model_file
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
-from tasks.common.digests import check_digests
+from tasks.common.digests import check_digests, read_digests
 from tasks.common.errors import UserError
 from tasks.common.files import write_json
 from tasks.common.hub_loading import (
@@ -176,6 +176,17 @@ def model_directory(directory: Path) -> Path:
 def digest_model(directory: Path) -> str:
     """The SHA-256 of a model's weights, heads included."""
     return digest_bytes(*map(digest_file, weight_files(directory)))
+
+
+def recorded_digests(directory: Path) -> Mapping[str, str]:
+    """The recorded digest of each file of a model, which other files of a model do not have; no file is read.
+
+    Raises:
+        UserError: there is no model.
+    """
+    path = model_directory(directory)
+    exported = (path / EXPORT).is_file()
+    return read_export(path)["files"] if exported else read_digests(path)
 
 
 def disk_bytes(directory: Path) -> int:

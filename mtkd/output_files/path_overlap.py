@@ -6,6 +6,7 @@ these URLs.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,9 @@ def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
     """
     output = _comparable(out)
     for argument, value in inputs.items():
-        for path in named_paths(argument, value):
+        with refuse_cycles(argument):
+            paths = list(named_paths(argument, value))
+        for path in paths:
             if relation := _relation(output, path, argument):
                 what = f"the path of the {argument.replace('_', ' ')}"
                 where = what if relation == "is" else f"{path}, {what}"
@@ -55,12 +58,22 @@ def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
                 )
 
 
+@contextlib.contextmanager
+def refuse_cycles(argument: str) -> Iterator[None]:
+    """Raise UserError if reading a nested value fails because it contains itself."""
+    try:
+        yield
+    except RecursionError:
+        raise UserError(f"`{argument}` contains itself, or is nested too deeply") from None
+
+
 def named_paths(argument: str, value: Any) -> Iterator[Path]:
     """The files and directories that an argument names, where they exist.
 
     Args:
         value: a path, a pattern or TASK=PATH, or several of these, comma-separated; a list or mapping of such
-            values; or anything else, such as a model, which names no file.
+            values; an object with the attribute `path`, such as an `mtkd.Model`; or anything else, which
+            names no file.
     """
     paths = (Path(path) for text in _texts(value) for path in _existing(text))
     yield from (path for path in paths if argument not in _FILE_ARGUMENTS or path.is_file())
@@ -71,16 +84,18 @@ def _existing(text: str) -> Iterator[str]:
     parts = (text, *(part.rpartition("=")[2].strip() for part in text.split(",")))
     for part in dict.fromkeys(parts):
         if part and "\0" not in part and part not in _NAMES:
-            yield from filter(os.path.lexists, glob.glob(part) if glob.has_magic(part) else [part])
+            yield from filter(os.path.lexists, {part, *(glob.glob(part) if glob.has_magic(part) else ())})
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts and paths in a value and in its nested lists and mappings."""
+    """The texts and paths in a value and in its nested lists and mappings, with the paths of models."""
     if isinstance(value, str | Path):
         yield str(value)
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(part)
+    elif isinstance(path := getattr(value, "path", None), Path):  # of a model
+        yield str(path)
 
 
 def files_of_toml(file: Path, seen: tuple[Path, ...] = ()) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from mtkd.output_files.output_directory import has_claim, visible_files
-from mtkd.output_files.path_overlap import OUTPUT_MARKERS, refuse_overlap
+from mtkd.output_files.path_overlap import OUTPUT_MARKERS, refuse_cycles, refuse_overlap
 from tasks.common.errors import UserError, shorten
 from tasks.common.launcher import process_rank
 from tasks.common.locks import locked
@@ -87,9 +87,14 @@ def remote_paths(
 
 def _local(name: str, value: Any) -> Any:
     """Replace URLs in an argument by local copies; texts of rows in memory are not read as URLs."""
+    with refuse_cycles(name):
+        return _with_local_paths(name, value)
+
+
+def _with_local_paths(name: str, value: Any) -> Any:
     if name == "data":
         if isinstance(value, list | tuple):
-            return [_local(name, part) for part in value]
+            return [_with_local_paths(name, part) for part in value]
         return with_local_paths(value) if isinstance(value, str | Path) else value
     if name == "unlabelled" and isinstance(value, Mapping):
         from tasks.data.unlabelled import names_files

@@ -245,6 +245,9 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+_MAX_DEPTH = 20  # of nested tables of settings
+
+
 def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings with dotted keys in place of tables, so that a table changes only the settings that it names.
 
@@ -254,6 +257,8 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     Raises:
         UserError: a setting has two values.
     """
+    if prefix.count(".") > _MAX_DEPTH:
+        raise UserError(f"the setting {prefix[:20]}... is nested too deeply: a table contains itself")
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         path = f"{prefix}{key}"

@@ -15,7 +15,7 @@ import functools
 import inspect
 import numbers
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -145,12 +145,17 @@ def _bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        known = list(signature.parameters)
-        unknown = next((keyword for keyword in kwargs if keyword not in known), None)
-        if unknown is None:
-            raise TypeError(f"{name}() {error}") from None
-        near = did_you_mean(unknown, known)
-        raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}{near}") from None
+        refuse_unknown(name, kwargs, signature.parameters)
+        raise TypeError(f"{name}() {error}") from None
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for a keyword that a function does not know, with the one that it may stand for."""
+    known = list(known)
+    for keyword in given:
+        if keyword not in known:
+            near = did_you_mean(keyword, known)
+            raise TypeError(f"{function}() got an unexpected keyword argument {keyword!r}{near}") from None
 
 
 def _error(name: str, hint: Any, unfit: Unfit, default: Any, what: str) -> UserError:

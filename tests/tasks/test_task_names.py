@@ -61,6 +61,15 @@ def test_built_in_records_agree_with_each_other():
     assert len(set(submitted)) == len(submitted) == 11
 
 
+def test_tasks_can_be_hashed_and_name_files_by_paths():
+    assert len(set(TASKS.values())) == len(TASKS)
+    named = {"files": {"train": "rows/train.csv"}, "unlabelled": ("rows/more.csv",)}
+    task = Task(name="tickets", kind="regress", columns="text", **named)
+    for more in (Path("rows/more.csv"), [Path("rows/more.csv")]):
+        files = {"train": Path("rows/train.csv")}
+        assert Task(name="tickets", kind="regress", columns="text", files=files, unlabelled=more) == task
+
+
 def test_qnli_rank_has_one_group_per_question():
     rows, pairs = (load_rows(open_data("pocket"), TASKS[name], "train") for name in ("qnli_rank", "qnli"))
     assert TASKS["qnli_rank"].kind == "rank" and rows.texts == pairs.texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.common.errors import UserError, shorten
+from tasks.common.errors import UserError, reason_of, shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.progress import say
 from tasks.heads import Head, SANHead
@@ -66,7 +67,7 @@ def prepare_run(
         texts: the training texts, one array per column, from which the student's own vocabulary is built.
         importance: measures the importance of the teacher's parts, for a student that is pruned from it.
         student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
-            settings.
+            settings; a copy of it is trained.
 
     Raises:
         UserError: teacher and student must read the same tokens, but do not; or a model is damaged.
@@ -85,6 +86,8 @@ def prepare_run(
     tasks = [task for task in validated.tasks if task.type.has_head]
     torch.manual_seed(settings.train.seed)
     not_copied: tuple[str, ...] = ()
+    if student is not None:
+        student = _copy_of(student)
     if isinstance(student, MultiTaskModel):
         student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
         student.set_tasks(tasks)
@@ -128,6 +131,18 @@ def _check_readers(
                 "`student.transformer.pairs=auto`, or a teacher that was refined with "
                 "`settings={'pairs': 'cross-encoder'}`, or remove the term",
             )
+
+
+def _copy_of(student: nn.Module) -> nn.Module:
+    """A copy to train in place of the user's object, with the same tokeniser."""
+    tokeniser = getattr(student, "tokeniser", None)
+    try:
+        return copy.deepcopy(student, {id(tokeniser): tokeniser})
+    except Exception as error:
+        raise UserError(
+            f"`student` cannot be copied: {reason_of(error)}",
+            expected="an object that `copy.deepcopy` can copy, since not the object itself is trained",
+        ) from error
 
 
 def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mtkd.models.capture import Capture, watch
+from mtkd.models.capture import Capture, register_attention, watch
 from mtkd.models.encoders.bi_encoders import require_bi_encoder
 from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
@@ -84,6 +84,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         padding = getattr(positions, "padding_idx", None)
         # RoBERTa-style models start counting positions after the padding id.
         self._first_position: int = 0 if padding is None else padding + 1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        register_attention()  # the model may have been unpickled in another process
 
     @classmethod
     def config_from_settings(

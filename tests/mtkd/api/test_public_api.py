@@ -219,9 +219,12 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
 ) -> None:
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
-    models = [teacher, str(teacher.path) + "/model", mtkd.Model(teacher.module)]
+    models = [teacher, str(teacher.path) + "/model", mtkd.Model(teacher.module), teacher]
     timed = mtkd.bench_inference(models, seq_len=8, batch=2, rounds=1, warmup=0)
-    assert [result.name for result in timed] == [str(teacher.path), f"{teacher.path}/model", "model 3"]
+    path = str(teacher.path)
+    assert [result.name for result in timed] == [path, f"{path}/model", "model 3", f"{path} (model 4)"]
+    with pytest.raises(mtkd.UserError, match="`models` is empty"):
+        mtkd.bench_inference([])
     assert len({(result.disk_bytes, result.parameters.total) for result in timed}) == 1
     scores = teacher.evaluate("pocket", "sst2", limit=16)
     head, line, *_ = str(scores).splitlines()
@@ -244,6 +247,26 @@ def test_errors_name_the_function_and_its_wrong_argument() -> None:
         mtkd.refine("minilm", data="pocket", tasks="sst2")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"Task\(\) .*'column' \(did you mean 'columns'\?\)"):
         mtkd.Task(name="mood", kind="classify", column="text")  # type: ignore[call-arg]
+    for function in (mtkd.augment.estimate_questions, mtkd.augment.generate_questions):
+        with pytest.raises(
+            TypeError, match=rf"{function.__name__}\(\) .*'per_paragrph' \(did you mean 'per_paragraph'\?\)"
+        ):
+            function("text.txt", "x", per_paragrph=2)
+    with pytest.raises(
+        TypeError, match=r"filter_questions\(\) .*'min_overlp' \(did you mean 'min_overlap'\?\)"
+    ):
+        mtkd.augment.filter_questions("corpus", "teacher", "x", min_overlp=0.5)
+
+
+def test_values_that_contain_themselves_are_errors(tmp_path: Path) -> None:
+    nested: dict[str, Any] = {}
+    nested["rte"] = nested
+    with pytest.raises(mtkd.UserError, match="nested too deeply"):
+        mtkd.show_recipe("static", nested)
+    for name in ("settings", "data", "teacher", "tasks", "unlabelled"):
+        given = {"data": "pocket", "tasks": "rte", "teacher": "x", "out": tmp_path / "run"} | {name: nested}
+        with pytest.raises(mtkd.UserError, match=f"`{name}.*(contains itself|cannot be)"):
+            mtkd.distill("static", **given)
 
 
 def test_rows_in_memory_are_rejected_where_a_path_must_be_recorded(
@@ -434,10 +457,12 @@ def test_a_fine_tuned_transformers_model_keeps_its_head(
     assert refused.value.hint is not None and "mtkd.evaluate(" in refused.value.hint
 
 
-def test_an_output_of_a_different_command_is_an_error_that_names_it(teacher: mtkd.Model) -> None:
+def test_an_output_of_a_different_command_is_an_error_that_names_it(
+    teacher: mtkd.Model, tiny_teacher: Path
+) -> None:
     assert teacher.path is not None
     with pytest.raises(mtkd.UserError, match="a refine run, not a distill run") as caught:
-        student(teacher, teacher.path)
+        student(mtkd.load(tiny_teacher), teacher.path)
     assert len(str(caught.value)) < 400
 
 
@@ -473,7 +498,7 @@ def test_a_saved_model_has_the_same_scores_and_predictions(teacher: mtkd.Model, 
     for answer in answers:
         assert answer["prediction"] in TASKS["rte"].labels
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    with pytest.raises(mtkd.UserError, match="does not contain an mtkd model"):
+    with pytest.raises(mtkd.UserError, match=r"holds files that do not belong to a saved model: notes\.txt"):
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "notes.txt").write_text("mine")
         teacher.save(tmp_path / "full")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("data/rte/train.jsonl").write_text("{}\n")
     Path("link").symlink_to("run")
     Path("rte").mkdir()
+    Path("run[1]").mkdir()
     return tmp_path
 
 
@@ -31,6 +33,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run", {"teacher": "run"}, "is the path of the teacher"),
         ("run/", {"teacher": ["other", "rte=./run"]}, "is the path of the teacher"),
         ("link", {"model": Path("run")}, "is run, the path of the model|is the path of the model"),
+        ("run", {"teacher": {"rte": [SimpleNamespace(path=Path("run"))]}}, "is the path of the teacher"),
+        ("run[1]", {"model": "run[1]"}, "is the path of the model"),
         ("run", {"model": Path("link")}, "is the path of the model"),
         ("run", {"model": "run/model"}, "contains run/model, the path of the model"),
         ("run", {"init": "a,run/model"}, "contains run/model"),
