@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mtkd.jobs.training_data import trainable_tasks
+from mtkd.models.encoders.bi_encoders import can_be_bi_encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
@@ -22,6 +23,14 @@ from tasks.task import Task
 from tasks.tokens.pruned_vocabulary import prune_vocabulary
 from tasks.tokens.tokeniser import Tokeniser
 
+# Learns from logits alone: the teacher's hidden states are those of both texts, if it reads them together.
+_BI_ENCODER: dict[str, Any] = {
+    "student.transformer.pairs": "bi-encoder",
+    "student.transformer.init_layers": "first",
+    "student.init_heads": "linear-probe",
+    "terms.hidden.weight": 0,
+}
+
 
 def candidate_students(
     ref: TeacherRef, teacher: MultiTaskModel, tasks: list[Task], pruned: Tokeniser | None
@@ -34,7 +43,10 @@ def candidate_students(
     recipes: dict[str, tuple[str, dict[str, Any]]] = {}
     models: dict[str, MultiTaskModel] = {}
     predicts_spans = any(task.type.predicts_spans for task in tasks)
-    for name, recipe, changes in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
+    has_pairs = any(len(task.columns) == 2 for task in tasks)
+    separately = has_pairs and not predicts_spans and can_be_bi_encoder(ref.config)
+    embedding_size = teacher.encoder.embeddings.weight.shape[1]
+    for name, recipe, changes in _shapes(ref.config.spec, embedding_size, separately=separately):
         student = _random_student(recipe, changes, ref, teacher.tokeniser, tasks)
         if predicts_spans and not student.encoder.config.spec.offers.sequence:
             continue  # it has no vector for each token
@@ -46,14 +58,23 @@ def candidate_students(
     return recipes, models
 
 
-def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _shapes(
+    teacher: EncoderSpec, embedding_size: int, *, separately: bool
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Each student as (name, recipe, settings that differ from the recipe), in order of expected scores.
 
     Args:
         embedding_size: the width of the teacher's word embeddings.
+        separately: whether one and two layers read the texts of a pair separately. Read as one sequence,
+            pairs are too hard for them (docs/results.md).
     """
     for layers in range(min(6, teacher.layers - 1), 0, -1):
-        yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
+        few = _BI_ENCODER if separately and layers <= 2 else {}
+        yield (
+            f"{layers} of {teacher.layers} layers",
+            "layerwise-3",
+            {"student.transformer.layers": layers, **few},
+        )
     yield "static", "static", dict(width_settings(StaticSettings(), teacher))
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
