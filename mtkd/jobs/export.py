@@ -25,6 +25,7 @@ from mtkd.onnx_export.int8 import lacks_vnni
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, tokeniser_names
+from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
 from tasks.common.hub_loading import quieten
@@ -67,6 +68,7 @@ class Export:
         return {**vars(self), "path": str(self.path), "kept": list(self.kept), "scores": scores}
 
 
+@with_torch_defaults
 def export(
     model: Path | MultiTaskModel,
     out: Path,

@@ -23,6 +23,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+from mtkd.torch_state import isolated
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
@@ -88,6 +89,7 @@ class Suggestions:
         return asdict(self)
 
 
+@isolated
 def suggest(
     teacher: str,
     target_speedup: float | None,

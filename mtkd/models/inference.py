@@ -12,6 +12,7 @@ from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
+from mtkd.torch_state import with_torch_defaults
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.batching import Collator
@@ -65,6 +66,7 @@ def predict_logits(
     return result
 
 
+@with_torch_defaults
 def pooled_vectors(
     encoder: AnyEncoder,
     reader: Reader,

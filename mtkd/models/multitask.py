@@ -28,6 +28,7 @@ from mtkd.models.saved_model import (
     write_description,
 )
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
+from mtkd.torch_state import isolated
 from tasks.common.digests import check_digests, write_digests
 from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
@@ -225,6 +226,7 @@ class MultiTaskModel(nn.Module):
             write_digests(temporary)
 
     @classmethod
+    @isolated
     def load(cls, directory: Path) -> MultiTaskModel:
         """Load a model written by `save`, from its directory or from the run directory that contains it.
 
@@ -254,6 +256,7 @@ class MultiTaskModel(nn.Module):
         return model.eval()
 
     @classmethod
+    @isolated
     def without_heads(cls, name: str, max_length: int | None) -> MultiTaskModel:
         """Load a pretrained encoder as a model without any heads.
 

@@ -30,6 +30,7 @@ from augment.questions.training.score_generator import GeneratorScores, Sample, 
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, open_directory
+from mtkd.torch_state import trains
 from mtkd.train_settings import TrainSettings
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import TrainingLoop
@@ -112,6 +113,7 @@ class TrainingPlace:
     save_every: int = 500
 
 
+@trains
 def train_generator(
     config: GeneratorTrainingConfig, source: DataSource, task: Task, place: TrainingPlace
 ) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_names import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
+from mtkd.torch_state import trains
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
@@ -41,6 +42,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 
 
+@trains
 def distill(
     request: Request,
     settings: DistillSettings,

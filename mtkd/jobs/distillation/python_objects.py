@@ -116,7 +116,20 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
 
 
 def require_trainable(student: nn.Module) -> None:
-    """Raise UserError if no weight of the student can be trained."""
+    """Raise UserError if the weights of the student cannot be trained."""
+    if any(weight.is_inference() for weight in student.parameters()):
+        raise UserError(
+            "`student` was made inside `torch.inference_mode()`, so its weights cannot be trained",
+            hint="make it outside of this block",
+        )
+    types = {weight.dtype for weight in student.parameters() if weight.is_floating_point()} - {torch.float32}
+    if types and not isinstance(student, MultiTaskModel):  # mtkd adds heads in float32
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
+        raise UserError(
+            f"the weights of `student` are {names}",
+            expected="float32; `train.precision=bf16` trains in bfloat16",
+            hint="convert them: `student.float()`",
+        )
     if isinstance(student, MultiTaskModel) and not any(p.requires_grad for p in student.parameters()):
         raise UserError(
             "no weight of `student` can be trained: requires_grad is False for all of them",
