@@ -20,7 +20,6 @@ from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
 from mtkd.torch_state import isolated, with_torch_defaults
 from tasks.common.errors import UserError, shorten
-from tasks.common.hub_loading import quieten
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.ragged import RaggedArray
@@ -126,7 +125,6 @@ def open_masked_lm(name: str, device: str | None = None) -> MaskedLM:
     """
     from transformers import AutoModelForMaskedLM
 
-    quieten()
     if parent_process() is not None:
         torch.set_num_threads(1)  # the other workers use the other cores
     model, missing = load_pretrained(AutoModelForMaskedLM, locate(name), "masked language model")

@@ -158,9 +158,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
 def load_config_and_tokeniser(name: str) -> tuple[Any, Any]:
     """Load the configuration and the tokeniser of a T5 without its weights; UserError if it is not a T5."""
     from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     path = Path(name)
     if path.exists() and not (path / "config.json").is_file():
         raise UserError(

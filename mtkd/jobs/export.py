@@ -28,7 +28,7 @@ from mtkd.runtime import OnnxModel, tokeniser_names
 from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
-from tasks.common.hub_loading import quieten
+from tasks.common.hub_loading import quiet_transformers
 from tasks.common.progress import say
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_file
@@ -227,8 +227,8 @@ def _export_transformers(
         open_directory(out, TRANSFORMERS, task.name),
         staged_directory(out, TRANSFORMERS.marker) as directory,
     ):
-        quieten()  # no progress bar
-        transformers_model.save_pretrained(directory)
+        with quiet_transformers():
+            transformers_model.save_pretrained(directory)
         model.tokeniser.hf.model_max_length = model.info.max_length  # transformers truncates texts to it
         model.tokeniser.save(directory)
         kind = type(transformers_model).__name__

@@ -1,4 +1,4 @@
-"""Results do not depend on the state of torch that a caller has set, and that state is the same afterwards."""
+"""Results do not depend on the state of torch that a caller has set; afterwards, that state is the same."""
 
 from __future__ import annotations
 
