@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
@@ -86,7 +87,8 @@ def pooled_vectors(
     encoder.eval()
     with torch.inference_mode():
         for indices in length_sorted_batches(reader.lengths(encoded.texts), batch_size):
-            pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
+            inputs = collate(encoded, indices).inputs.to(device)
+            pooled = run_encoder(encoder, inputs, OutputSpec(pooled=True)).pooled
             assert pooled is not None, "requested above"
             result[indices] = pooled.float().cpu().numpy()
             if advance:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_linear import use_linear
@@ -140,7 +141,7 @@ class MultiTaskModel(nn.Module):
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
         head_inputs = self.head_inputs(head) if need.logits else OutputSpec()
-        out = self.encoder(inputs, replace(need, logits=False) | head_inputs)
+        out = run_encoder(self.encoder, inputs, replace(need, logits=False) | head_inputs)
         return ModelOutput(**vars(out), logits=self.logits(head, inputs, out) if need.logits else None)
 
     def head_inputs(self, head: str) -> OutputSpec:

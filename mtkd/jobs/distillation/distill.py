@@ -13,8 +13,8 @@ from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.python_objects import (
     describe_losses,
     describe_module,
-    require_initialised,
     require_trainable,
+    require_valid_losses,
 )
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
@@ -86,7 +86,7 @@ def distill(
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks, request.data)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
-    require_initialised((terms or {}).values())
+    require_valid_losses((terms or {}).values())
     if isinstance(student, MultiTaskModel):
         settings = settings_of_student(settings, student)
     labels_only = settings.supervision == "labels"

@@ -19,7 +19,8 @@ from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.multitask import MultiTaskModel
-from tasks.common.errors import UserError, a_type
+from mtkd.outputs import OutputSpec
+from tasks.common.errors import UserError, a_type, brief
 from tasks.common.sha256 import digest_bytes
 
 _PLAIN_TYPES = (bool, int, float, str, type(None))
@@ -166,8 +167,15 @@ def require_loadable(encoder: nn.Module) -> None:
         )
 
 
-def require_initialised(losses: Iterable[LossTerm]) -> None:
-    """Raise UserError if the class of a loss does not initialise its base class."""
+def require_valid_losses(losses: Iterable[LossTerm]) -> None:
+    """Raise UserError if a loss does not initialise its base class, or declares no valid needs."""
     for loss in losses:
+        kind = type(loss).__name__
         if "_parameters" not in vars(loss):
-            raise UserError(f"the `__init__` of {type(loss).__name__} does not call `super().__init__()`")
+            raise UserError(f"the `__init__` of {kind} does not call `super().__init__()`")
+        for name in ("student_need", "teacher_need"):
+            if not isinstance(need := getattr(loss, name), OutputSpec):
+                raise UserError(
+                    f"`{name}` of the loss {kind} cannot be {brief(need)}",
+                    expected="an OutputSpec, such as `mtkd.LOGITS` or `mtkd.OutputSpec(hidden={0, 3})`",
+                )
