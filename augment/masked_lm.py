@@ -18,8 +18,8 @@ from mtkd.models.encoders.pretrained_config import config_of, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
+from mtkd.torch_state import isolated, with_torch_defaults
 from tasks.common.errors import UserError, shorten
-from tasks.common.hub_loading import quieten
 from tasks.common.sha256 import digest_bytes
 from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.ragged import RaggedArray
@@ -54,6 +54,7 @@ class MaskedLM:
         """A digest of the weights and the tokeniser."""
         return digest_bytes(digest_weights(self.model), self.tokeniser.digest)
 
+    @with_torch_defaults
     def fill(self, ids: np.ndarray, positions: Sequence[int], count: int) -> list[tuple[str, ...]]:
         """The `count` most likely words at each position of a text with a mask there, sorted.
 
@@ -111,6 +112,7 @@ class MaskedLM:
 
 
 @functools.lru_cache(maxsize=1)
+@isolated
 def open_masked_lm(name: str, device: str | None = None) -> MaskedLM:
     """Load a masked language model; each process loads it once.
 
@@ -123,7 +125,6 @@ def open_masked_lm(name: str, device: str | None = None) -> MaskedLM:
     """
     from transformers import AutoModelForMaskedLM
 
-    quieten()
     if parent_process() is not None:
         torch.set_num_threads(1)  # the other workers use the other cores
     model, missing = load_pretrained(AutoModelForMaskedLM, locate(name), "masked language model")

@@ -25,6 +25,7 @@ ROWS = (
         "run_record",
         "runtime",
         "time_trial",
+        "torch_state",
     ),
     (
         "settings",
@@ -50,6 +51,7 @@ BELOW_AUGMENT = (
     "output_files",
     "device",
     "outputs",
+    "torch_state",
     "train_settings",
     "precision",
     "models",

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from augment.questions.prompt_formats import PROMPT_FORMATS, PromptFormat, check_vocabulary, published_format
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import load_pretrained
+from mtkd.torch_state import isolated
 from tasks.common.digests import check_digests
 from tasks.common.errors import MtkdWarning, UserError, brief, shorten, unknown
 from tasks.common.hub_loading import find_file, load_named
@@ -118,6 +119,7 @@ class Generator:
     reading: Reading
 
 
+@isolated
 def load_generator(name: str, **changes: Any) -> Generator:
     """Load a generator from a directory or the hub and check that it can write questions.
 
@@ -156,9 +158,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
 def load_config_and_tokeniser(name: str) -> tuple[Any, Any]:
     """Load the configuration and the tokeniser of a T5 without its weights; UserError if it is not a T5."""
     from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     path = Path(name)
     if path.exists() and not (path / "config.json").is_file():
         raise UserError(

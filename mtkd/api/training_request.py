@@ -156,10 +156,17 @@ SHORTHANDS = {
 def _train_changes(
     command: str, train: TrainSettings | None, shorthands: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Dotted setting -> value of `train` and of the shorthand arguments."""
+    """Dotted setting -> value of `train` and of the shorthand arguments; UserError if they differ."""
+    from mtkd.recipes import refuse_contradiction
+
     fields = {} if train is None else train.model_dump(exclude_unset=True)
     changes = {f"train.{name}": value for name, value in fields.items()}
-    changes |= {SHORTHANDS[name]: value for name, value in shorthands.items() if value is not None}
+    for name, value in shorthands.items():
+        if value is not None:
+            setting = SHORTHANDS[name]
+            if setting in changes:
+                refuse_contradiction(name, value, setting, changes[setting])
+            changes[setting] = value
     if command == "finetune" and "train.lr" in changes:
         changes["learning_rates"] = [changes.pop("train.lr")]
     if "student.transformer.init" in changes:

@@ -274,12 +274,12 @@ def interruptible(out: Path) -> Iterator[None]:
 
     try:
         yield
-    except (KeyboardInterrupt, Terminated) as interrupt:
-        say(f"interrupted; the same command resumes the run in {out}, or starts it if it has no checkpoint")
-        raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from None
     except Interrupted as interrupted:
         say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
         raise SystemExit(interrupted.exit_code) from None
+    except (KeyboardInterrupt, Terminated) as interrupt:
+        say(f"interrupted; the same command resumes the run in {out}, or starts it if it has no checkpoint")
+        raise SystemExit(143 if isinstance(interrupt, Terminated) else 130) from None
 
 
 def warn(text: str) -> None:

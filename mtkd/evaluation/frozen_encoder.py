@@ -13,6 +13,7 @@ from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import pooled_vectors
+from mtkd.torch_state import isolated
 from tasks.common.files import atomic_path
 from tasks.common.locks import locked
 from tasks.common.progress import progress
@@ -74,6 +75,7 @@ class FrozenEncoder:
         with progress(label, len(rows)) as advance:
             return pooled_vectors(encoder, reader, encoded, advance=advance)
 
+    @isolated
     def _load(self) -> tuple[TransformerEncoder, Reader]:
         if self._loaded is None:
             encoder = TransformerEncoder.pretrained(self.name, "mean").to(find_device(self._device)).eval()

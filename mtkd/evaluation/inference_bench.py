@@ -19,6 +19,7 @@ from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
 from mtkd.number_formats import Precision
 from mtkd.output_files.worker_pools import LocalPool
+from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, unknown
 from tasks.common.progress import progress
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -93,6 +94,7 @@ def format_speed(speed: float) -> str:
     return f"{speed:.2f}x" if speed >= 0.1 else f"{speed:.2g}x"
 
 
+@with_torch_defaults
 def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list[InferenceResult]:
     """Time models in turn, round by round, on random token ids without padding.
 

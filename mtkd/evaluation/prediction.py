@@ -13,6 +13,7 @@ import numpy as np
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.output_directory import OutputKind, check_directory, has_claim, open_directory
+from mtkd.torch_state import with_torch_defaults
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
@@ -63,6 +64,7 @@ class SubmissionFile:
     filled: str | None
 
 
+@with_torch_defaults
 def encode_and_predict(
     model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
 ) -> tuple[Encoded, np.ndarray]:

@@ -13,6 +13,7 @@ from mtkd.device import best_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import model_directory
+from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes, digest_file
@@ -86,6 +87,7 @@ class SpanAnswerer:
         files = sorted(path for path in model_directory(directory).iterdir() if path.is_file())
         return cls(model, task, digest_bytes(*map(digest_file, files), precision), precision)
 
+    @with_torch_defaults
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
         """Find the best span of each context for its question, and the score of "no answer"."""
         count = len(questions)

@@ -36,6 +36,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.label_order import order_warnings
 from mtkd.teachers.teacher_names import LabelsSpec, teacher_name
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
+from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.data.loading import load_rows
@@ -50,6 +51,7 @@ from tasks.tokens.encoding import Encoded
 _Predictions = Mapping[str, Splits]  # task -> split -> predictions of one model
 
 
+@with_torch_defaults
 def evaluate(
     model: EvaluatedModel,
     data: Any,

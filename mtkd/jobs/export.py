@@ -25,9 +25,10 @@ from mtkd.onnx_export.int8 import lacks_vnni
 from mtkd.onnx_export.parity import check_parity
 from mtkd.output_files.output_directory import check_directory, open_directory
 from mtkd.runtime import OnnxModel, tokeniser_names
+from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import staged_directory
-from tasks.common.hub_loading import quieten
+from tasks.common.hub_loading import quiet_transformers
 from tasks.common.progress import say
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_file
@@ -67,6 +68,7 @@ class Export:
         return {**vars(self), "path": str(self.path), "kept": list(self.kept), "scores": scores}
 
 
+@with_torch_defaults
 def export(
     model: Path | MultiTaskModel,
     out: Path,
@@ -225,8 +227,8 @@ def _export_transformers(
         open_directory(out, TRANSFORMERS, task.name),
         staged_directory(out, TRANSFORMERS.marker) as directory,
     ):
-        quieten()  # no progress bar
-        transformers_model.save_pretrained(directory)
+        with quiet_transformers():
+            transformers_model.save_pretrained(directory)
         model.tokeniser.hf.model_max_length = model.info.max_length  # transformers truncates texts to it
         model.tokeniser.save(directory)
         kind = type(transformers_model).__name__

@@ -24,6 +24,7 @@ from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision
 from mtkd.run_record import StageResult, TrialResult
 from mtkd.settings import FinetuneSettings
+from mtkd.torch_state import trains
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
@@ -35,6 +36,7 @@ from tasks.common.records import read_record, write_record
 from tasks.tokens.batching import Collator
 
 
+@trains
 def finetune(
     request: Request,
     settings: FinetuneSettings,

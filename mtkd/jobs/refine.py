@@ -21,6 +21,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.precision import resolve_precision
 from mtkd.settings import RefineSettings
+from mtkd.torch_state import trains
 from mtkd.train_settings import FEW_ROWS
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
@@ -35,6 +36,7 @@ from tasks.tokens.tokeniser import Tokeniser
 _REFINE_PROBE_LR, _REFINE_LR = 2e-5, 5e-5
 
 
+@trains
 def refine(
     request: Request,
     settings: RefineSettings,

@@ -23,6 +23,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+from mtkd.torch_state import isolated
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.glue import TASKS
@@ -31,10 +32,10 @@ from tasks.task_names import TaskSpec, describe, resolve
 from tasks.tokens.tokeniser import Tokeniser
 
 NOTE = """The order is that of the expected scores. Few shapes were measured (docs/results.md). With 500
-labels and up to 10,000 texts per task, 3 of 6 layers kept 95% of what the teacher gains over the best constant
-prediction, static 89% and a BiLSTM of 64 units 74%. With a teacher that learned from up to 10,000 labels per
-task, 3 layers kept 88%, 2 layers 81%, and 1 layer and static 77%. Narrow Transformers start from random
-weights, so they need the most text. Pruned and full vocabularies were not compared."""
+labels and up to 10,000 texts per task, 3 of 6 layers kept 95% of what the teacher gains over the best
+constant prediction, static 89% and a BiLSTM of 64 units 74%. With a teacher that learned from up to 10,000
+labels per task, 3 layers kept 88%, 2 layers 81%, and 1 layer and static 77%. Narrow Transformers start from
+random weights, so they need the most text. Pruned and full vocabularies were not compared."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Suggestions:
         return asdict(self)
 
 
+@isolated
 def suggest(
     teacher: str,
     target_speedup: float | None,

@@ -7,21 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.foreign_errors import naming_loss
 from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermName, TermSettings, applies_to, value_at
+from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
 from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, a_type
 from tasks.common.records import check_value
 from tasks.task import Task
 from tasks.tokens.batching import Batch
+
+_HINTS: Hints = {
+    (AttributeError, TypeError, KeyError, AssertionError): "declare every output that it reads, such as "
+    "`student_need = mtkd.OutputSpec(pooled=True)`",
+    (RuntimeError,): "check the widths of both models",
+}
 
 
 class Objective(nn.Module):
@@ -40,6 +47,9 @@ class Objective(nn.Module):
         super().__init__()
         self.terms = nn.ModuleDict(terms)
         self.slow_build = SlowBuild.of(slow_build, terms.values())
+        # Only weights of a term itself, such as projections, can hide that it does not read the student.
+        own = {name: term for name, term in terms.items() if is_foreign(type(term))}
+        self._unchecked = {name for name, term in own.items() if any(True for _ in term.parameters())}
 
     def _terms(self) -> list[tuple[str, LossTerm]]:
         return list(self.terms.items())  # type: ignore[arg-type]
@@ -102,7 +112,11 @@ class Objective(nn.Module):
             weight = value_at(term.weight, progress)
             value = loss.new_zeros(())
             if step_count and weight and (active is None or term.active_pairs(active)):
-                value = _value(name, term, inputs, requires_grad) / step_count
+                value = _value(name, term, inputs, requires_grad)
+                if requires_grad and name in self._unchecked:
+                    self._unchecked.remove(name)
+                    _require_dependence(name, value, student)
+                value = value / step_count
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)
@@ -110,7 +124,7 @@ class Objective(nn.Module):
 
 def _value(name: str, term: LossTerm, inputs: TermInput, requires_grad: bool) -> Tensor:
     """Compute the value of a term and check it; `requires_grad`: the student's outputs have gradients."""
-    with naming_loss(name, type(term)):
+    with naming_class(f"the loss {name!r}", type(term), _HINTS):
         value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
         result = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
@@ -120,11 +134,26 @@ def _value(name: str, term: LossTerm, inputs: TermInput, requires_grad: bool) ->
             hint="end its `forward` with `.sum()`",
         )
     if requires_grad and not value.requires_grad:
-        raise UserError(
-            f"the loss {name!r} does not depend on the student, so nothing could learn from it",
-            expected="a value computed from `inputs.student_outputs`, not detached from it",
-        )
+        raise _independent(name)
     return value
+
+
+def _require_dependence(name: str, value: Tensor, student: ModelOutput) -> None:
+    """Raise UserError if the value of a term depends on none of the student's outputs."""
+    by_layer = [tensor for kind in BY_LAYER for tensor in getattr(student, kind).values()]
+    outputs = [student.logits, student.pooled, student.sequence, *by_layer]
+    read = [output for output in outputs if output is not None and output.requires_grad]
+    gradients = torch.autograd.grad(value, read, retain_graph=True, allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise _independent(name)
+
+
+def _independent(name: str) -> UserError:
+    """The error for a term that does not depend on the student."""
+    return UserError(
+        f"the loss {name!r} does not depend on the student, so nothing could learn from it",
+        expected="a value computed from `inputs.student_outputs`, not detached from it",
+    )
 
 
 def _zero_loss(student: ModelOutput) -> Tensor:
@@ -200,6 +229,12 @@ _NO_TEACHER = EncoderSpec("none")
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
     if isinstance(term, LossTerm):
+        if isinstance(term.weight, Tensor | np.generic) and not isinstance(term.weight, float):
+            raise UserError(
+                f"the attribute `weight` of the loss {name!r} is {a_type(term.weight)}",
+                expected="a number, or points [fraction of the steps, value]: its factor in the objective",
+                hint="`float(weight)`; a parameter that is trained needs another name",
+            )
         validate(TermSettings, {"loss": name, "weight": term.weight, "task_types": term.task_types})
         return term
     loss = loss_class(term.loss)
@@ -207,7 +242,7 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
     hint = (
         f"its `__init__` is called with its `Settings` by name: {', '.join(own_settings) or 'there are none'}"
     )
-    with naming_loss(name, loss, hint):
+    with naming_class(f"the loss {name!r}", loss, {(TypeError,): hint}):
         built = loss.from_settings(name, term, models)
     built.weight, built.task_types = term.weight, term.task_types
     return built

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
+from mtkd.torch_state import with_torch_defaults
 from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 from tasks.tokens.batching import Collator
@@ -65,6 +67,7 @@ def predict_logits(
     return result
 
 
+@with_torch_defaults
 def pooled_vectors(
     encoder: AnyEncoder,
     reader: Reader,
@@ -84,7 +87,8 @@ def pooled_vectors(
     encoder.eval()
     with torch.inference_mode():
         for indices in length_sorted_batches(reader.lengths(encoded.texts), batch_size):
-            pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
+            inputs = collate(encoded, indices).inputs.to(device)
+            pooled = run_encoder(encoder, inputs, OutputSpec(pooled=True)).pooled
             assert pooled is not None, "requested above"
             result[indices] = pooled.float().cpu().numpy()
             if advance:

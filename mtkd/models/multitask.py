@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_linear import use_linear
@@ -28,6 +29,7 @@ from mtkd.models.saved_model import (
     write_description,
 )
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
+from mtkd.torch_state import isolated
 from tasks.common.digests import check_digests, write_digests
 from tasks.common.errors import UserError, reason_of
 from tasks.common.files import staged_directory
@@ -139,7 +141,7 @@ class MultiTaskModel(nn.Module):
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
         head_inputs = self.head_inputs(head) if need.logits else OutputSpec()
-        out = self.encoder(inputs, replace(need, logits=False) | head_inputs)
+        out = run_encoder(self.encoder, inputs, replace(need, logits=False) | head_inputs)
         return ModelOutput(**vars(out), logits=self.logits(head, inputs, out) if need.logits else None)
 
     def head_inputs(self, head: str) -> OutputSpec:
@@ -225,6 +227,7 @@ class MultiTaskModel(nn.Module):
             write_digests(temporary)
 
     @classmethod
+    @isolated
     def load(cls, directory: Path) -> MultiTaskModel:
         """Load a model written by `save`, from its directory or from the run directory that contains it.
 
@@ -254,6 +257,7 @@ class MultiTaskModel(nn.Module):
         return model.eval()
 
     @classmethod
+    @isolated
     def without_heads(cls, name: str, max_length: int | None) -> MultiTaskModel:
         """Load a pretrained encoder as a model without any heads.
 

@@ -24,8 +24,9 @@ from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
+from mtkd.torch_state import isolated
 from tasks.common.errors import UserError, shorten
-from tasks.common.hub_loading import CHECKPOINT_FILES, DEFAULT_ENCODER, load_named, quieten, similar_model
+from tasks.common.hub_loading import CHECKPOINT_FILES, DEFAULT_ENCODER, load_named, similar_model
 from tasks.common.records import read_record
 from tasks.common.sha256 import digest_bytes, digest_file
 from tasks.task import Task
@@ -110,7 +111,6 @@ class CheckpointRef(TeacherRef):
         """
         from transformers import AutoConfig
 
-        quieten()
         if isinstance(source, Path):
             check_config_file(source / "config.json")
             load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
@@ -170,6 +170,7 @@ class CheckpointRef(TeacherRef):
             raise in_memory(self.name)
         return replace(self, directory=self.directory.resolve())
 
+    @isolated
     def load(self, max_length: int | None) -> MultiTaskModel:
         """Load the checkpoint.
 

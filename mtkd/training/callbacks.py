@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from tasks.common.digests import quick_digest
-from tasks.common.errors import UserError, did_you_mean
+from tasks.common.errors import UserError, brief, did_you_mean
 from tasks.common.progress import Advance, progress, say
 from tasks.common.reading import require_file
 
@@ -54,16 +56,29 @@ class TrainingState:
     stopped: bool = False
 
 
-@dataclass
 class TrainingControl:
-    """Lets callbacks control training.
+    """Lets callbacks control training. Its only attribute is `should_training_stop`."""
 
-    Attributes:
-        should_training_stop: set to True to end training. The model is evaluated once more, and the weights
-            to keep are chosen as usual.
-    """
+    __slots__ = ("_stop",)
 
-    should_training_stop: bool = False
+    def __init__(self) -> None:
+        self._stop = False
+
+    @property
+    def should_training_stop(self) -> bool:
+        """Set it to True to end training.
+
+        The model is evaluated once more, and the weights to keep are chosen as usual.
+        """
+        return self._stop
+
+    @should_training_stop.setter
+    def should_training_stop(self, value: bool | np.bool_) -> None:
+        if not isinstance(value, bool | np.bool_):
+            raise UserError(
+                f"`control.should_training_stop` cannot be {brief(value)}", expected="True or False"
+            )
+        self._stop = bool(value)
 
 
 class Callback:

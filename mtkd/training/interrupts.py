@@ -12,9 +12,10 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED_CODES = (130, 143)  # exit codes of a command after Ctrl-C and SIGTERM
+_MAX_INTERRUPTS = 3  # a launcher such as torchrun passes Ctrl-C on, so one Ctrl-C can be two signals
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Raised after Ctrl-C or SIGTERM. A checkpoint has been written, from which the same call resumes.
 
     Attributes:
@@ -42,13 +43,21 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self.number = 0
+        self._interrupts = 0
 
     def _remember(self, number: int, frame: Any) -> None:
         self.number = number
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts >= _MAX_INTERRUPTS:
+            raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Catch Ctrl-C and SIGTERM inside the block; does nothing outside the main thread."""
+        """Catch Ctrl-C and SIGTERM inside the block; does nothing outside the main thread.
+
+        Raises:
+            KeyboardInterrupt: the third Ctrl-C, at once, for code that does not return.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

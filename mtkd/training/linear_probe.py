@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.time_trial import BATCHES, current_trial
@@ -115,7 +116,7 @@ def _features(
     with torch.no_grad():
         for start in range(0, len(chosen), batch_size):
             batch = collate(encoded, chosen[start : start + batch_size]).to(device)
-            pooled = model.encoder(batch.inputs, OutputSpec(pooled=True)).pooled
+            pooled = run_encoder(model.encoder, batch.inputs, OutputSpec(pooled=True)).pooled
             assert pooled is not None and batch.labels is not None
             vectors.append(pooled.float())
             labels.append(batch.labels)

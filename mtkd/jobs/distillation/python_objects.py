@@ -19,7 +19,8 @@ from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.multitask import MultiTaskModel
-from tasks.common.errors import UserError, a_type
+from mtkd.outputs import OutputSpec
+from tasks.common.errors import UserError, a_type, brief
 from tasks.common.sha256 import digest_bytes
 
 _PLAIN_TYPES = (bool, int, float, str, type(None))
@@ -116,7 +117,20 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
 
 
 def require_trainable(student: nn.Module) -> None:
-    """Raise UserError if no weight of the student can be trained."""
+    """Raise UserError if the weights of the student cannot be trained."""
+    if any(weight.is_inference() for weight in student.parameters()):
+        raise UserError(
+            "`student` was made inside `torch.inference_mode()`, so its weights cannot be trained",
+            hint="make it outside of this block",
+        )
+    types = {weight.dtype for weight in student.parameters() if weight.is_floating_point()} - {torch.float32}
+    if types and not isinstance(student, MultiTaskModel):  # mtkd adds heads in float32
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
+        raise UserError(
+            f"the weights of `student` are {names}",
+            expected="float32; `train.precision=bf16` trains in bfloat16",
+            hint="convert them: `student.float()`",
+        )
     if isinstance(student, MultiTaskModel) and not any(p.requires_grad for p in student.parameters()):
         raise UserError(
             "no weight of `student` can be trained: requires_grad is False for all of them",
@@ -153,8 +167,15 @@ def require_loadable(encoder: nn.Module) -> None:
         )
 
 
-def require_initialised(losses: Iterable[LossTerm]) -> None:
-    """Raise UserError if the class of a loss does not initialise its base class."""
+def require_valid_losses(losses: Iterable[LossTerm]) -> None:
+    """Raise UserError if a loss does not initialise its base class, or declares no valid needs."""
     for loss in losses:
+        kind = type(loss).__name__
         if "_parameters" not in vars(loss):
-            raise UserError(f"the `__init__` of {type(loss).__name__} does not call `super().__init__()`")
+            raise UserError(f"the `__init__` of {kind} does not call `super().__init__()`")
+        for name in ("student_need", "teacher_need"):
+            if not isinstance(need := getattr(loss, name), OutputSpec):
+                raise UserError(
+                    f"`{name}` of the loss {kind} cannot be {brief(need)}",
+                    expected="an OutputSpec, such as `mtkd.LOGITS` or `mtkd.OutputSpec(hidden={0, 3})`",
+                )

@@ -32,6 +32,7 @@ from mtkd.teachers.find_teachers import find_teachers
 from mtkd.teachers.group import TeacherGroup
 from mtkd.teachers.teacher_names import LabelsSpec, TeacherSpec
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.torch_state import isolated
 from tasks.common.errors import UserError
 from tasks.model_tasks import require_heads
 from tasks.task import Task
@@ -45,6 +46,7 @@ def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> D
     return settings.model_copy(update={"student": changed})
 
 
+@isolated
 def validate_run(
     settings: DistillSettings,
     teacher: TeacherSpec | TeacherRef,

@@ -30,6 +30,7 @@ from mtkd.output_files.output_directory import open_directory
 from mtkd.output_files.sharded_output import DIGEST, PlannedShard
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from mtkd.teachers.teacher_ref import name_with_digest
+from mtkd.torch_state import with_torch_defaults
 from mtkd.training.processes import make_accelerator
 from tasks.common.digests import damaged_files, write_digests
 from tasks.common.errors import UserError
@@ -38,6 +39,7 @@ from tasks.common.remote import with_local_paths
 from tasks.common.shards import ShardEntry
 
 
+@with_torch_defaults
 def build_store(
     request: StoreRequest,
     out: Path,
@@ -68,6 +70,7 @@ def build_store(
     return read_store_manifest(out), prepared, len(written_shards)
 
 
+@with_torch_defaults
 def repair_store(
     out: Path,
     workers: Workers = THIS_PROCESS,

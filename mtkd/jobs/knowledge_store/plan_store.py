@@ -17,6 +17,7 @@ from mtkd.knowledge_store.contents import pack_outputs
 from mtkd.knowledge_store.shard_writer import StoreSpec
 from mtkd.knowledge_store.sizing import amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
+from mtkd.torch_state import with_torch_defaults
 from mtkd.training.processes import make_accelerator
 from tasks.common.errors import counted
 from tasks.common.reading import real_path
@@ -74,6 +75,7 @@ class StorePlan:
     __repr__ = __str__
 
 
+@with_torch_defaults
 def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) -> StorePlan:
     """Predict the content and cost of a store; nothing is written.
 

@@ -17,7 +17,7 @@ from mtkd.models.encoders.config_checks import build_configuration, configuratio
 from mtkd.models.pretrained_weights import read_torch_file
 from tasks.common.errors import UserError, brief, shorten
 from tasks.common.files import staged_directory
-from tasks.common.hub_loading import embedded_encoder, quieten
+from tasks.common.hub_loading import embedded_encoder, quiet_transformers
 from tasks.common.locks import locked
 from tasks.common.progress import say
 from tasks.common.records import Count, Depth, Share, Size, Units, VocabularySize, check_value
@@ -110,7 +110,8 @@ def convert_mt_dnn(file: Path) -> Path:
         with locked(directory, wait=True):
             if not current():  # another process may just have written it
                 with staged_directory(directory, "model.safetensors") as temporary:
-                    model.save_pretrained(temporary)
+                    with quiet_transformers():
+                        model.save_pretrained(temporary)
                     tokeniser.save(temporary)
                 say(f"{file} was converted to {directory}")
     return directory
@@ -120,7 +121,6 @@ def _load(file: Path) -> tuple[Any, Tokeniser]:
     """The encoder of a checkpoint as a transformers model, and its tokeniser."""
     from transformers import BertModel
 
-    quieten()
     sizes, weights = read_mt_dnn(file)
     if sizes["vocab_size"] not in _TOKENISERS:
         raise UserError(

@@ -25,7 +25,6 @@ from tasks.common.hub_loading import (
     find_file,
     load_named,
     not_loaded,
-    quieten,
 )
 from tasks.common.records import Text, Units, check_record, read_record
 from tasks.common.remote import with_local_paths
@@ -198,7 +197,6 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     """
     from transformers import AutoConfig
 
-    quieten()
     location = locate(name)
     if (saved_config := own_config(location)) is not None:
         saved_config = saved_config.model_copy(update={"pooling": pooling or saved_config.pooling})

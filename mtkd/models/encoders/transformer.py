@@ -43,7 +43,7 @@ from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, reason_of, shorten
 from tasks.common.files import write_json
-from tasks.common.hub_loading import quieten
+from tasks.common.hub_loading import quiet_transformers
 from tasks.common.reading import require_file
 from tasks.common.records import read_record
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -273,8 +273,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         These files do not contain the task heads. config.json declares no labels, so that a pipeline of
         transformers fails instead of predicting with a new, random head.
         """
-        quieten()
-        self.body.save_pretrained(path.parent)  # type: ignore[operator]
+        with quiet_transformers():
+            self.body.save_pretrained(path.parent)  # type: ignore[operator]
         config = path.parent / "config.json"
         write_json(config, read_record(config, dict[str, Any]) | {"id2label": {}, "label2id": {}})
 

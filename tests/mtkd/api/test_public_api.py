@@ -682,6 +682,68 @@ def test_an_unusable_loss_is_rejected_before_anything_is_written(
         student(teacher, tmp_path / "run", losses=[CustomLoss()])
 
 
+class Constant(CustomLoss):
+    """A loss of a weight of its own, which may or may not read the student."""
+
+    reads_student = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def result(self, values: torch.Tensor) -> torch.Tensor:
+        return self.scale * (values if self.reads_student else values.detach()).sum()
+
+
+def test_a_loss_that_depends_only_on_its_own_weights_is_an_error(
+    teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(mtkd.UserError, match="'Constant' does not depend on the student"):
+        student(teacher, tmp_path / "run", losses=[Constant()])
+    monkeypatch.setattr(Constant, "reads_student", True)
+    student(teacher, tmp_path / "run", losses=[Constant()])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"student_need": "logits"}, r"`student_need` of the loss Own cannot be 'logits'\n.*mtkd\.LOGITS"),
+        ({"teacher_need": ["logits"]}, r"`teacher_need` of the loss Own cannot be \['logits'\]"),
+        ({"weight": torch.tensor(1.0)}, r"`weight` of the loss 'Own' is a Tensor\n.*\n.*`float\(weight\)`"),
+        ({"weight": np.float32(1.0)}, "`weight` of the loss 'Own' is a float32"),
+    ],
+)
+def test_wrong_declarations_of_a_loss_are_errors_before_anything_is_written(
+    attributes: dict[str, Any], message: str, teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(mtkd.UserError, match=message):
+        student(teacher, tmp_path / "run", losses=[type("Own", (CustomLoss,), attributes)()])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fail", "hint"),
+    [
+        (lambda self, values: 1 / 0, None),
+        (lambda self, values: values.missing, "declare every output that it reads"),
+        (lambda self, values: values @ torch.ones(7, 7), "check the widths of both models"),
+    ],
+)
+def test_the_hint_suits_the_error_of_a_loss(
+    fail: Callable, hint: str | None, teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CustomLoss, "result", fail)
+    with pytest.raises(mtkd.UserError, match=r"the loss 'CustomLoss' .* failed: ") as error:
+        student(teacher, tmp_path / "run", losses=[CustomLoss()])
+    assert (error.value.hint or "").startswith(hint or "") and (error.value.hint is None) == (hint is None)
+
+
+def test_train_settings_and_arguments_must_agree(teacher: mtkd.Model, tmp_path: Path) -> None:
+    train = mtkd.TrainSettings(epochs=3)
+    with pytest.raises(mtkd.UserError, match=r"`epochs=1` and `train\.epochs=3` contradict each other"):
+        student(teacher, tmp_path / "run", epochs=1, train=train)
+
+
 def test_an_encoder_object_needs_no_settings_but_a_configuration_that_is_found(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:

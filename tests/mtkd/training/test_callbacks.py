@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_students import SMALL_LSTM
@@ -111,6 +112,18 @@ def test_a_callback_stops_training(
     assert recorder.states("step")[-1].step == 13 == done.record["training"]["steps"]
     assert recorder.states("end")[0].stopped and len(recorder.states("evaluate")) == 2
     assert "stopped early at epoch 2" in capsys.readouterr().err
+
+
+def test_control_takes_bools_of_numpy_and_nothing_else() -> None:
+    control = TrainingControl()
+    control.should_training_stop = np.mean([0.5]) < 1
+    assert control.should_training_stop is True
+    for value in ("yes", 1, None):
+        with pytest.raises(UserError, match=r"`control.should_training_stop` cannot be"):
+            control.should_training_stop = value  # type: ignore[assignment]
+    with pytest.raises(AttributeError, match="should_stop"):
+        control.should_stop = True  # type: ignore[attr-defined]
+    assert control.should_training_stop is True
 
 
 def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) -> None:

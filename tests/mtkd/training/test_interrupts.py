@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mtkd.training.interrupts import sigterm_exits
+from mtkd.training.interrupts import Interrupted, SignalWatch, sigterm_exits
 
 
 class Thing:
@@ -48,6 +48,21 @@ def test_clean_up_after_sigterm_may_take_a_long_time() -> None:
             time.sleep(1.5)
             cleaned = True
     assert cleaned
+
+
+def test_the_third_ctrl_c_ends_code_that_does_not_return() -> None:
+    watch, before = SignalWatch(), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), watch.active():
+        for count in (1, 2, 3):
+            assert count < 3 or watch.number == signal.SIGINT
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        raise AssertionError("the third signal was ignored")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_except_exception_does_not_catch_ctrl_c() -> None:
+    assert issubclass(Interrupted, KeyboardInterrupt) and not issubclass(Interrupted, Exception)
 
 
 @pytest.mark.parametrize("terminated", [False, True])

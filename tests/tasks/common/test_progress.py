@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.common import progress as module
-from tasks.common.progress import progress, set_quiet
+from tasks.common.progress import progress, say, set_quiet
 
 
 class Clock:
@@ -31,6 +31,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     set_quiet(False)
     yield clock
     set_quiet(False)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_standard_error_may_be_closed_or_a_log(closed: bool, clock: Clock, monkeypatch) -> None:
+    class Log:
+        """What `logging` adapters put in place of standard error."""
+
+        def __init__(self) -> None:
+            self.text, self.closed = "", closed
+
+        def write(self, text: str) -> None:
+            if closed:
+                raise ValueError("I/O operation on closed file.")
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    log = Log()
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress("predicting", None) as advance:
+        clock.now += 16
+        advance(10)
+    say("done")
+    assert log.text == ("" if closed else "predicting: 10 rows\ndone\n")
 
 
 def test_a_job_of_unknown_length_shows_a_count(clock: Clock, capsys) -> None:

@@ -1,0 +1,60 @@
+"""Errors of encoders that are not part of mtkd name the class and say what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_encoder import mean_encoder
+from small_students import SMALL_LSTM
+
+import mtkd
+from tasks.common.errors import UserError
+
+
+def output(**values: Any) -> mtkd.EncoderOutput:
+    return mtkd.EncoderOutput(**values)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            lambda mean: output(pooled=mean[:1]),
+            r"the encoder Mean returned `pooled` of shape \(1, 8\) for 8 rows\n"
+            r"  expected: a tensor of shape \(8, width\)$",
+        ),
+        (lambda mean: output(pooled=mean.unsqueeze(1)), r"`pooled` of shape \(8, 1, 8\) for 8 rows"),
+        (lambda mean: output(pooled=mean.tolist()), "`pooled` a list for 8 rows"),
+        (lambda mean: output(pooled=mean, cls={0: mean[0]}), r"`cls\[0\]` of shape \(8,\) for 8 rows"),
+        (
+            lambda mean: output(pooled=mean[:, :4]),
+            "Mean must return pooled vectors of width 8, not of width 4",
+        ),
+        (lambda mean: mean, r"the encoder Mean returned a Tensor\n.*mtkd\.EncoderOutput"),
+        (lambda mean: None, "the encoder Mean returned None"),
+        (
+            lambda mean: 1 / 0,
+            r"the encoder \(own_encoder:Mean, line \d+\) failed: ZeroDivisionError: division by zero$",
+        ),
+        (lambda mean: mean.missing, r"failed: AttributeError: (.|\n)*hint: `inputs` has `joined`"),
+    ],
+)
+def test_a_wrong_result_of_an_encoder_is_an_error(
+    result: Callable[[Any], Any], message: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        mtkd.distill(
+            "mkd-lstm",
+            teacher=tiny_teacher,
+            data="pocket",
+            tasks="rte",
+            out=tmp_path / "run",
+            limit=8,
+            eval_limit=8,
+            steps=1,
+            settings=SMALL_LSTM,
+            student=mean_encoder(result),
+        )
