@@ -8,6 +8,7 @@ from typing import Any
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.models.encoders.bi_encoders import can_be_bi_encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
+from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -44,6 +45,7 @@ def candidate_students(
     models: dict[str, MultiTaskModel] = {}
     predicts_spans = any(task.type.predicts_spans for task in tasks)
     has_pairs = any(len(task.columns) == 2 for task in tasks)
+    assert isinstance(ref.config, TransformerConfig), "`suggest` refuses other teachers"
     separately = has_pairs and not predicts_spans and can_be_bi_encoder(ref.config)
     embedding_size = teacher.encoder.embeddings.weight.shape[1]
     for name, recipe, changes in _shapes(ref.config.spec, embedding_size, separately=separately):
