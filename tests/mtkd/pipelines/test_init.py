@@ -223,6 +223,14 @@ def test_each_label_with_several_rows_is_in_a_validation_row(tmp_path: Path) -> 
     assert len(held_out) == 20 and set(held_out) == set(labels)
 
 
+def test_the_validation_rows_hold_the_same_part_of_each_class(tmp_path: Path) -> None:
+    labels = [*["a"] * 500, *["b"] * 373, *["rare"] * 27]
+    rows = [{"text": f"row number {n}", "label": label} for n, label in enumerate(labels)]
+    mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path)
+    held_out = pq.read_table(tmp_path / "own-validation.parquet")["label"].to_pylist()
+    assert [held_out.count(label) for label in ("a", "b", "rare")] == [50, 37, 3]
+
+
 def test_labels_with_one_row_each_cannot_be_split(tmp_path: Path) -> None:
     rows = [{"text": f"row number {n}", "label": f"label {n}"} for n in range(20)]
     with pytest.raises(mtkd.UserError, match="no training row can be set aside for validation"):
