@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +35,7 @@ from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import real_path
+from tasks.common.sha256 import digest_file
 from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED, Task
 
@@ -143,7 +144,9 @@ def init_pipeline(
         )
     names = [str(item) for item in ([data] if isinstance(data, str | Path) else data)]
     splits, others = read_parts(names, validation, unlabelled)
-    inputs = {real_path(part.path) for part in (*splits.values(), *others) if part.path}
+    inputs = {
+        real_path(part.path): digest_file(part.path) for part in (*splits.values(), *others) if part.path
+    }
     guess = guess_from_splits(splits, columns, label, kind)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(choose_task_name(name, names), guess)
@@ -215,7 +218,7 @@ def _write(
     length: int,
     plan: StudentPlan,
     notes: Sequence[str],
-    inputs: Collection[Path],
+    inputs: Mapping[Path, str],
     overwrite: bool,
     dry_run: bool,
 ) -> InitResult:
@@ -223,7 +226,7 @@ def _write(
 
     Args:
         length: `max_length` of the models.
-        inputs: the files that were read, which must not be replaced.
+        inputs: the files that were read, which must not be replaced -> their digests.
     """
     contents: dict[str, bytes] = {}
 
@@ -245,7 +248,10 @@ def _write(
     task_file = f"{task.name}.toml"
     contents[task_file] = task_text(task, files).encode()
     contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
-    kept_notes = write_files(out, contents, inputs, overwrite, dry_run)
+    parts = (*splits.values(), *unlabelled_parts)
+    used_in_place = {real_path(part.path) for part in parts if part.path}
+    sources = {path: digest for path, digest in inputs.items() if path not in used_in_place}
+    kept_notes = write_files(out, contents, inputs, sources, overwrite, dry_run)
     rows = {split: len(part.raw.table) for split, part in splits.items()}
     if unlabelled_parts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)

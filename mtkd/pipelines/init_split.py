@@ -21,9 +21,9 @@ _MAX_VALIDATION_TEXTS = 5000
 def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
     """Split training rows into training rows and validation rows, in a reproducible way.
 
-    The texts with the lowest digests are set aside, with all their rows; among them is one text of each
-    label that has five or more, as far as `fraction` allows. Each label keeps at least one training text,
-    since a model cannot learn a label without one.
+    The texts with the lowest digests are set aside, with all their rows: about the same part of each class,
+    and at least one text of each label that has five or more, as far as `fraction` allows. Each label keeps
+    at least one training text, since a model cannot learn a label without one.
 
     Args:
         fraction: the fraction of the different texts that is set aside.
@@ -54,7 +54,17 @@ def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Par
             if remaining[label] >= MIN_CLASS_ROWS:
                 first_texts.setdefault(label, text)
     max_texts = min(_MAX_VALIDATION_TEXTS, max(1, round(fraction * len(unique_texts))))
-    for text in dict.fromkeys([*first_texts.values(), *unique_texts]):
+    by_label: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for text in unique_texts if guess.kind == "classify" else ():
+        for label in labels[text]:
+            by_label[label].append(text)
+    share = max_texts / len(unique_texts)
+    proportional = [
+        text
+        for label in sorted(by_label, key=lambda label: (len(by_label[label]), label))  # rare labels first
+        for text in by_label[label][: round(share * len(by_label[label]))]
+    ]
+    for text in dict.fromkeys([*first_texts.values(), *proportional, *unique_texts]):
         if len(chosen) < max_texts and all(remaining[label] > 1 for label in labels[text]):
             chosen.add(text)
             remaining.subtract(labels[text])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +20,7 @@ from tasks.common.locks import locked
 from tasks.common.reading import real_path
 from tasks.common.records import Record, read_record, write_record
 from tasks.common.sha256 import digest_file
+from tasks.common.urls import as_url
 
 INIT_RECORD = ".mtkd-init.json"
 _FileName = Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.]\z")]  # in the directory itself
@@ -25,24 +28,38 @@ _FileName = Annotated[str, Field(pattern=r"^[^/\\]*[^/\\.]\z")]  # in the direct
 
 @dataclass(frozen=True)
 class _Written(Record):
-    """What earlier calls wrote: the name of each file and its digest."""
+    """What earlier calls wrote.
+
+    Attributes:
+        files: the name of each file -> its digest.
+        sources: the absolute path of each file whose rows were copied -> its digest at that time.
+    """
 
     files: dict[_FileName, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 def write_files(
-    out: Path, contents: Mapping[str, bytes], inputs: Collection[Path], overwrite: bool, dry_run: bool
+    out: Path,
+    contents: Mapping[str, bytes],
+    inputs: Collection[Path],
+    sources: Mapping[Path, str],
+    overwrite: bool,
+    dry_run: bool,
 ) -> list[str]:
     """Write files to a directory, and remove other files that earlier calls wrote there.
 
     Args:
         contents: the name of each file -> its bytes.
         inputs: the files that were read, which must not be replaced.
+        sources: those of them whose rows are copied -> their digests.
         overwrite: replace files of earlier calls that have other contents, and remove those not written now.
+            Files that the user has edited are kept under another name (`pipeline.toml.bak`).
         dry_run: write nothing.
 
     Returns:
-        A note about each file of an earlier call that is not (or would not be) removed, which says why.
+        A note about each edited file that is (or would be) kept under another name, and about each file of an
+        earlier call that is not removed, which says why.
 
     Raises:
         UserError: an input would be replaced, a file that no earlier call wrote, or any file without
@@ -61,7 +78,8 @@ def write_files(
     if replaced_files and not overwrite:
         raise UserError(
             f"{', '.join(map(str, replaced_files))} would be replaced",
-            hint="choose another directory with `out`, or replace them with `overwrite=True`",
+            hint="choose another directory with `out`, or replace them with `overwrite=True` (files that you "
+            "have edited are then kept as FILE.bak)",
         )
     record = out / INIT_RECORD
     written = read_record(record, _Written).files if record.is_file() else {}
@@ -70,10 +88,16 @@ def write_files(
             f"{foreign[0]} would be replaced, and is not a file that `mtkd.init_pipeline` wrote",
             hint="choose another directory with `out`",
         )
+    edited = [path for path in replaced_files if digest_file(path) != written[path.name]]
+    copies = {path: _unused_name(path) for path in edited}
     earlier = {name: digest for name, digest in written.items() if name not in contents}
     present = {name: digest for name, digest in earlier.items() if (out / name).is_file()}
     why_kept = {name: _why_kept(out / name, present[name], inputs, overwrite) for name in sorted(present)}
     notes = [
+        f"you have edited {path.name}: it is replaced, and your version is kept as {copy.name}"
+        for path, copy in copies.items()
+    ]
+    notes += [
         f"{name}, which an earlier call wrote, is not removed: {why}"
         for name, why in why_kept.items()
         if why is not None
@@ -82,15 +106,42 @@ def write_files(
         return notes
     files = {name: hashlib.sha256(raw).hexdigest() for name, raw in contents.items()}
     with locked(out):
-        write_record(record, {"files": earlier | files})
+        for path, copy in copies.items():
+            path.rename(copy)
+        digests = {as_url(str(real_path(path))): digest for path, digest in sources.items()}
+        write_record(record, {"files": earlier | files, "sources": digests})
         for path, raw in paths.items():
             with atomic_path(path) as temporary:
                 temporary.write_bytes(raw)
         for name in [name for name, why in why_kept.items() if not why]:
             (out / name).unlink()
         kept = {name: digest for name, digest in present.items() if why_kept[name]}
-        write_record(record, {"files": kept | files})
+        write_record(record, {"files": kept | files, "sources": digests})
     return notes
+
+
+def _unused_name(path: Path) -> Path:
+    """The name under which an edited file is kept: FILE.bak, or FILE.bak2 if that exists."""
+    names = (path.with_name(f"{path.name}.bak{n if n > 1 else ''}") for n in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def changed_sources(files: Iterable[Path], digest_of: Callable[[Path], str]) -> Iterator[Path]:
+    """The files that have changed since `mtkd init` copied their rows to some of `files`.
+
+    Args:
+        digest_of: returns the digest of a file.
+    """
+    by_folder: dict[Path, set[str]] = {}
+    for file in files:
+        by_folder.setdefault(file.parent, set()).add(file.name)
+    for folder, names in by_folder.items():
+        record = folder / INIT_RECORD
+        written = read_record(record, _Written) if record.is_file() else _Written()
+        if any(name in written.files and name.endswith(".parquet") for name in names):
+            for source, digest in written.sources.items():
+                if Path(source).is_file() and digest_of(Path(source)) != digest:
+                    yield Path(source)
 
 
 def _why_kept(path: Path, digest: str, inputs: Collection[Path], overwrite: bool) -> str | None:

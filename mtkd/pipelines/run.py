@@ -10,11 +10,12 @@ from typing import Any
 from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
+from mtkd.pipelines.init_write import changed_sources
 from mtkd.pipelines.pipeline_file import load_steps, output_directory, override, read_pipeline
 from mtkd.pipelines.pipeline_runner import PipelineRunner, StepResult
 from mtkd.pipelines.step_records import PIPELINE_RECORD
 from tasks.common.arguments import checked
-from tasks.common.errors import UserError
+from tasks.common.errors import UserError, warn_caller
 from tasks.common.locks import locked
 from tasks.common.progress import say
 
@@ -58,6 +59,12 @@ def run_pipeline(
         runner = PipelineRunner(steps, out, overwrite, Path(file).name)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
+        read = {Path(path) for files in runner.inputs.values() for path in files}
+        for source in changed_sources(sorted(read), runner.digests.of):
+            warn_caller(
+                f"{source} has changed since `mtkd init`; the job still uses its rows from then. To use the "
+                "new rows, repeat `mtkd.init_pipeline` with the same arguments and `overwrite=True`."
+            )
         if dry_run or estimate:
             with shared_results():
                 return runner.plan(estimate)

@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mtkd
+from mtkd.cli.flags import as_options
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import PocketSource, open_data
@@ -221,6 +223,14 @@ def test_each_label_with_several_rows_is_in_a_validation_row(tmp_path: Path) -> 
     assert len(held_out) == 20 and set(held_out) == set(labels)
 
 
+def test_the_validation_rows_hold_the_same_part_of_each_class(tmp_path: Path) -> None:
+    labels = [*["a"] * 500, *["b"] * 373, *["rare"] * 27]
+    rows = [{"text": f"row number {n}", "label": label} for n, label in enumerate(labels)]
+    mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path)
+    held_out = pq.read_table(tmp_path / "own-validation.parquet")["label"].to_pylist()
+    assert [held_out.count(label) for label in ("a", "b", "rare")] == [50, 37, 3]
+
+
 def test_labels_with_one_row_each_cannot_be_split(tmp_path: Path) -> None:
     rows = [{"text": f"row number {n}", "label": f"label {n}"} for n in range(20)]
     with pytest.raises(mtkd.UserError, match="no training row can be set aside for validation"):
@@ -296,6 +306,57 @@ def test_files_of_the_user_are_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(mtkd.UserError, match="would be overwritten with some of its own rows"):
         mtkd.init_pipeline(again, out=tmp_path, name="mine", overwrite=True)
     assert again.read_bytes() == before
+
+
+def test_a_changed_source_of_copied_rows_is_named(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "tickets.csv", ROWS), tmp_path / "job"
+
+    def run_warnings() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mtkd.run_pipeline(out / "pipeline.toml", dry_run=True)
+        return [str(warning.message) for warning in caught]
+
+    mtkd.init_pipeline(source, out=out)
+    assert not run_warnings()
+    write(source, ROWS[1:])
+    (warning,) = run_warnings()
+    assert f"{source} has changed since `mtkd init`; the job still uses its rows from then" in warning
+    assert "repeat mtkd init with the same arguments and --overwrite" in as_options(warning)
+    mtkd.init_pipeline(source, out=out, overwrite=True)
+    assert not run_warnings()
+    source.unlink()
+    assert not run_warnings(), "the rows may have been moved elsewhere"
+    write(source, ROWS)
+    assert run_warnings()
+    record = out / ".mtkd-init.json"
+    values = json.loads(record.read_text())
+    assert values.pop("sources").keys() == {str(source.resolve())}
+    del values["check"]
+    record.write_text(json.dumps(values))  # as earlier versions wrote it
+    assert not run_warnings()
+
+
+def test_files_that_are_used_in_place_are_no_copied_sources(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, ROWS) for name in ("train.csv", "dev.csv")]
+    mtkd.init_pipeline(files, out=tmp_path / "job", name="own")
+    assert not json.loads((tmp_path / "job" / ".mtkd-init.json").read_text())["sources"]
+
+
+def test_an_edited_pipeline_is_kept_when_it_is_replaced(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "tickets.csv", ROWS), tmp_path / "job"
+    pipeline = mtkd.init_pipeline(source, out=out).pipeline
+    for number, copy in enumerate(("pipeline.toml.bak", "pipeline.toml.bak2"), start=1):
+        edited = pipeline.read_text() + f"# edit {number}\n"
+        pipeline.write_text(edited)
+        dry = mtkd.init_pipeline(source, out=out, overwrite=True, dry_run=True)
+        assert not (out / copy).exists() and pipeline.read_text() == edited
+        made = mtkd.init_pipeline(source, out=out, overwrite=True)
+        note = f"you have edited pipeline.toml: it is replaced, and your version is kept as {copy}"
+        assert note in made.notes and note in dry.notes
+        assert (out / copy).read_text() == edited and "# edit" not in pipeline.read_text()
+    made = mtkd.init_pipeline(source, out=out, overwrite=True, max_length=48)
+    assert not any("edited" in note for note in made.notes)
 
 
 BAD = '{"text": "a b", "label": 1}\n{"text": \n' * 9
