@@ -11,6 +11,7 @@ It needs onnxruntime, tokenizers, numpy, pyarrow and pydantic; `mtkd[onnx]` inst
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,14 @@ class OnnxModel:
         return list(prediction_records(task, reader, encoded, logits, threshold, truncated))
 
 
+def disable_telemetry() -> None:
+    """Stop onnxruntime from sending usage data and from writing files for it into the home directory.
+
+    It has an effect only before onnxruntime is imported. A value that the user has set is kept.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:
     """All possible inputs of a graph, by name: (B, L) int64 arrays."""
     if input_format == "separate":
@@ -229,6 +238,7 @@ class _Graph:
     """
 
     def __init__(self, file: Path, threads: int):
+        disable_telemetry()
         try:
             import onnxruntime
         except ImportError as error:

@@ -20,6 +20,7 @@ from processes import CommandResult, Processes, serve
 from mtkd.output_files.worker_pools import Workers
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on the content of the hub
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests import onnxruntime before mtkd does
 # Tests expect the exact results of a CPU. On a machine with a GPU, only the processes of test_gpu.py see it.
 os.environ.setdefault("MTKD_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -21,7 +21,7 @@ from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from mtkd.runtime import OUTPUT_PREFIX
+from mtkd.runtime import OUTPUT_PREFIX, disable_telemetry
 from tasks.common.errors import UserError
 from tasks.heads import SANHead
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -218,6 +218,7 @@ def require_exporter() -> None:
     Raises:
         UserError: they are not.
     """
+    disable_telemetry()
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mtkd.onnx_export.int8_products import MICROSOFT, quantise_products
+from mtkd.runtime import disable_telemetry
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -51,6 +52,8 @@ def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> M
 
 def _quantise_lstms(graph: ModelProto, skipped: Collection[str], *, reduce_range: bool) -> ModelProto:
     import onnx
+
+    disable_telemetry()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     if all(node.op_type != "LSTM" for node in graph.graph.node):

@@ -29,7 +29,7 @@ class RaggedArray:
     @property
     def lengths(self) -> np.ndarray:
         """(n,) int64, the length of each row."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def row(self, i: int) -> np.ndarray:
         """Row i, as a view."""
@@ -76,5 +76,5 @@ class RaggedArray:
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
     """(n + 1,) int64 offsets of concatenated rows with these (n,) lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    np.add.accumulate(lengths, out=offsets[1:])
     return offsets

@@ -101,12 +101,13 @@ class Reader:
     def is_truncated(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n,) bool, True for rows that are truncated."""
         lengths = tuple(text.lengths for text in texts)
-        return np.any(np.greater(lengths, self.kept(lengths)), axis=0)
+        longer = [length > kept for length, kept in zip(lengths, self.kept(lengths), strict=True)]
+        return longer[0] if len(longer) == 1 else longer[0] | longer[1]
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
         if self.input_format == "separate":
-            return tuple(np.clip(length, 1, self.max_length) for length in lengths)
+            return tuple(np.minimum(np.maximum(length, 1), self.max_length) for length in lengths)
         room = self.max_length - self.layout(len(lengths)).n_specials
         if len(lengths) == 1:
             return (np.minimum(lengths[0], room),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from exportable_models import KINDS, bilstm, cross_encoder, model_of, static
 import mtkd
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.onnx_export import parity
-from mtkd.runtime import OnnxModel
+from mtkd.runtime import OnnxModel, disable_telemetry
 from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_file
 
@@ -129,6 +130,31 @@ def test_an_export_runs_without_torch(exported: Path, tiny_teacher: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert_equal(json.loads(done.stdout), mtkd.load(tiny_teacher).predict("rte", PAIRS))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from mtkd.runtime import OnnxModel; OnnxModel({place!r}).predict('sst2', ['a fine film'])",
+        "from mtkd.onnx_export.graphs import require_exporter; require_exporter()",
+    ],
+)
+def test_onnxruntime_sends_no_usage_data(code: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    model = mtkd.Model(model_of(static(tiny_encoder), tiny_encoder, "sst2"))
+    mtkd.export(model, out=tmp_path / "x")
+    home = tmp_path / "home"  # where onnxruntime keeps the id of the machine, and the data to send
+    home.mkdir()
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(home))
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    code = code.format(place=str(tmp_path / "x"))
+    subprocess.run([sys.executable, "-c", code], env=environment | places, check=True)
+    assert [str(path) for path in home.rglob("*")] == []
+
+
+def test_the_user_can_allow_usage_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    disable_telemetry()
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
 
 
 def test_a_damaged_export_is_rejected(exported: Path, tiny_teacher: Path, tmp_path: Path) -> None:

@@ -93,11 +93,17 @@ def test_ragged_arrays_can_be_indexed_and_concatenated() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_separately_tokenised_words_give_the_ids_of_the_text(
-    minilm: Tokeniser, word_level: Tokeniser, cased: Tokeniser, texts: list[str]
+    minilm: Tokeniser,
+    word_level: Tokeniser,
+    cased: Tokeniser,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: list[str],
 ) -> None:
     for tokeniser in (minilm, word_level, cased):
         assert tokeniser.word_local
-        assert rows(tokeniser.token_ids(pa.array(texts, pa.string()))) == plain(tokeniser, texts)
+        for few in (0, len(texts)):  # texts are split by Arrow, then by Python
+            monkeypatch.setattr(tokenise, "FEW_TEXTS", few)
+            assert rows(tokeniser.token_ids(pa.array(texts, pa.string()))) == plain(tokeniser, texts)
 
 
 def test_unusual_texts_are_tokenised_correctly_alone_and_in_a_slice(minilm: Tokeniser) -> None:
