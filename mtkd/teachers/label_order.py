@@ -48,6 +48,7 @@ def label_order(
             f"{who} has {counted(len(names), 'output')} ({shown}), but the task {task.name!r} "
             + (f"has {counted(n_labels, 'label')} ({shorten(labels)})" if labels else f"needs {n_labels}"),
             expected="a checkpoint that was fine-tuned on the same labels",
+            hint=_hint_of_different_labels(task, names),
         )
     if not labels or len(names) == 1:
         return (), None
@@ -67,6 +68,23 @@ def label_order(
         "in that order."
     )
     return tuple(range(len(labels))), warning
+
+
+def _hint_of_different_labels(task: Task, names: Sequence[str]) -> str | None:
+    """What to do if a task has other labels than a checkpoint has outputs; None if these have no names."""
+    if not task.labels or all(map(_NUMBERED.fullmatch, names)):
+        return None
+    surplus = [
+        label
+        for label, at in zip(task.labels, label_positions(task.labels, names), strict=True)
+        if at is None
+    ]
+    unused = [name for name, at in zip(names, label_positions(names, task.labels), strict=True) if at is None]
+    if surplus:
+        return f"no output is named {shorten(surplus)}: change or leave out the rows with such labels"
+    if unused:
+        return f"no row is labelled {shorten(unused)}: list all outputs as `labels` in a task file"
+    return "some labels differ only in case or punctuation: write each of them in one way"
 
 
 def _example(task: Task) -> str:

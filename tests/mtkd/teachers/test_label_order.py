@@ -127,3 +127,18 @@ def test_names_that_are_numbers_are_matched_by_value() -> None:
     signs = Task("signs", "classify", ("text",), ("-1", "0"))
     with pytest.raises(UserError, match="the outputs of x are named 0, 1, but the labels of the task"):
         label_order("x", signs, ["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "hint"),
+    [
+        ("person place N/A", "person place", "no output is named N/A: change or leave out the rows"),
+        ("Person person place", "person place", "no output is named Person: change or leave out the rows"),
+        ("person PLACE", "person place thing", "no row is labelled thing: list all outputs as `labels`"),
+    ],
+)
+def test_labels_that_do_not_fit_the_outputs_are_named(labels: str, names: str, hint: str) -> None:
+    task = Task("kinds", "classify", ("text",), tuple(labels.split()))
+    with pytest.raises(UserError) as error:
+        label_order("the teacher x", task, names.split(), None)
+    assert error.value.hint is not None and error.value.hint.startswith(hint)
