@@ -11,7 +11,9 @@ installation the state is marked as unfinished, so that an interrupted set-up st
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -21,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -238,6 +241,22 @@ def install_dev() -> None:
     run(str(VENV / "bin" / "python"), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib"))
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process sets up this directory, and keep others waiting inside the block."""
+    directory = os.open(ROOT, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for another set-up of .venv to finish")
+                fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)  # ends the lock
+
+
 def newer_python() -> str | None:
     """Find an interpreter that is new enough by its versioned name."""
     for name in ("python3.13", "python3.12", "python3.11", "python3.14"):
@@ -261,6 +280,12 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true", help="also install the developer tools")
     groups = ["runtime", "dev"] if parser.parse_args().dev else ["runtime"]
 
+    with alone():
+        set_up(groups)
+
+
+def set_up(groups: list[str]) -> None:
+    """Install what is missing or out of date in `.venv`."""
     digests = {group: digest(group) for group in groups}
     state = read_state()
     ready = state is not None and state.finished and state.base == venv_base()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 import re
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
@@ -187,6 +190,19 @@ def test_a_different_python_or_location_starts_over(checkout, monkeypatch):
     (checkout.path / ".venv" / "bin" / "python").unlink()
     (checkout.path / "requirements" / "runtime.txt").write_text("another")
     assert checkout() == ["venv", "runtime"]
+
+
+def test_a_set_up_waits_for_another_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=setup.alone().__enter__, daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and "waiting for another set-up" in capsys.readouterr().out
+    os.close(other)
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_an_existing_environment_is_completed_and_not_deleted(checkout):
