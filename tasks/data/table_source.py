@@ -48,7 +48,7 @@ class TableSource(DataSource):
                         f"`data` must name tasks and splits, but its key {task!r} holds {a_type(splits)}",
                         expected='{task: {split: table}}, such as {"mood": {"train": rows}}',
                         hint=f"if {task!r} is a column, name the task and the split of its table: "
-                        "`data={'TASK': {'train': table}}`",
+                        "`data={'TASK': {'train': ...}}`",
                     )
                 if similar_name(task, _SPLITS):
                     hint = f"if {task!r} is a split, name the task of the splits: `data={{'TASK': {shown}}}`"
