@@ -70,3 +70,26 @@ def test_two_processes_on_one_gpu_are_one_error(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert f"{processes} processes were started on a machine with {int(count)} GPU" in done.stderr
     assert "NCCL" not in done.stderr
+
+
+_DRAW_AFTER_TRAINING = """
+import sys
+import torch
+import mtkd
+
+out, used_before, train = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
+torch.manual_seed(7)
+if used_before:
+    torch.rand(3, device="cuda")
+if train:
+    mtkd.refine(data="pocket", tasks="rte", limit=64, eval_limit=32, steps=2, out=out)
+print(torch.rand(3, device="cuda").tolist(), torch.rand(3).tolist())
+"""
+
+
+@pytest.mark.parametrize("used_before", [True, False])
+def test_training_keeps_the_random_numbers_of_the_gpu(tmp_path: Path, used_before: bool) -> None:
+    done = [run("-c", _DRAW_AFTER_TRAINING, tmp_path / "out", used_before, train) for train in (True, False)]
+    assert all(d.returncode == 0 for d in done), done[0].stderr
+    trained, untrained = (d.stdout.splitlines()[-1] for d in done)
+    assert trained == untrained
