@@ -93,3 +93,20 @@ def test_training_keeps_the_random_numbers_of_the_gpu(tmp_path: Path, used_befor
     assert all(d.returncode == 0 for d in done), done[0].stderr
     trained, untrained = (d.stdout.splitlines()[-1] for d in done)
     assert trained == untrained
+
+
+_SEED = """
+import torch
+from mtkd.torch_state import seed_generators
+
+draws = []
+for seed in (torch.manual_seed, lambda seed: seed_generators(seed, torch.device("cuda", 0))):
+    seed(5)
+    draws.append((torch.rand(3, device="cuda:0").tolist(), torch.rand(3).tolist()))
+assert draws[0] == draws[1], draws
+"""
+
+
+def test_seeded_generators_draw_what_manual_seed_draws() -> None:
+    done = run("-c", _SEED)
+    assert done.returncode == 0, done.stderr

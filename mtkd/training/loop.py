@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from mtkd.torch_state import seed_generators
 from mtkd.train_settings import TrainSettings
 from mtkd.training.callbacks import Callback, JsonLinesLog, ProgressBar, TensorBoardLog, TrainingState
 from mtkd.training.checkpoint import (
@@ -218,7 +219,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         # One entry per micro-batch: its part of the loss, and its part of the values of the terms.
         parts, term_values = [], []
         for number, compute in enumerate(plan.micro_batches):
-            self._seed_dropout(number)
+            seed_generators(self.dropout_seed(number), self.accelerator.device)
             last = number == len(plan.micro_batches) - 1
             with self.parallel.micro_batch(last):
                 part, values = compute()
@@ -247,14 +248,6 @@ class TrainingLoop(ABC, Generic[StepData]):
         """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
         parts = (self.settings.seed, self.position.step, micro_batch, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-    def _seed_dropout(self, micro_batch: int) -> None:
-        """Seed the random numbers of a micro-batch."""
-        seed = self.dropout_seed(micro_batch)
-        if self.accelerator.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)  # slower: without a GPU, it records a stack trace per kind of device
 
     def _check_weights(self) -> None:
         """Gather the weights; raise UserError if the last step made them non-finite."""

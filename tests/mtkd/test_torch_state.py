@@ -14,6 +14,7 @@ from own_encoder import mean_encoder
 from small_students import SMALL_LSTM
 
 import mtkd as api
+from mtkd.torch_state import seed_generators
 from tasks.common.errors import UserError
 
 
@@ -134,3 +135,11 @@ def test_an_encoder_that_cannot_be_trained_is_refused(
     with pytest.raises(UserError, match=problem):
         distill(tmp_path / "run", tiny_teacher, student=encoder())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_seeded_generators_draw_what_manual_seed_draws(device: str) -> None:
+    torch.manual_seed(2**63 + 5)
+    expected = torch.rand(3)
+    seed_generators(2**63 + 5, torch.device(device))
+    assert torch.equal(torch.rand(3), expected)
