@@ -60,7 +60,7 @@ def export(
             of the fp32 graphs differ by more than 0.0001 (of the largest logit, if that is above 1), or an
             int8 export scores too low.
     """
-    from mtkd.api.model import path_or_module
+    from mtkd.api.model_arguments import path_or_module
     from mtkd.jobs.export import export as export_model
 
     source = path_or_module(model)

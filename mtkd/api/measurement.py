@@ -70,7 +70,8 @@ def evaluate(
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
     """
-    from mtkd.api.model import Model, evaluated_model, path_of
+    from mtkd.api.model import Model
+    from mtkd.api.model_arguments import evaluated_model, path_of
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
     options: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,8 @@ import numpy as np
 import torch
 
 from mtkd.api.argument_types import AnyModel
+from mtkd.api.model_arguments import evaluated_model, own_directory, path_of
+from mtkd.api.saved_copies import holds_copy
 from mtkd.device import find_device
 from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
@@ -18,19 +18,14 @@ from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.model_origin import label_limit, pretrained_encoder
-from mtkd.jobs.open_model import EvaluatedModel
-from mtkd.model_files import EXPORT
-from mtkd.models.digest import digest_weights
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import MODEL_FILES, ModelInfo, model_directory, read_saved, recorded_digests
-from mtkd.output_files.output_directory import has_claim, visible_files
+from mtkd.models.saved_model import ModelInfo, model_directory, read_saved, recorded_digests
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.run_record import RUN_FILE, read_run_record
-from mtkd.teachers.teacher_names import as_pair
+from mtkd.run_record import read_run_record
 from tasks.common.arguments import Device, PositiveInt, checked
-from tasks.common.errors import UserError, a_type, shorten
+from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.data.rows_in_memory import rows_to_predict, texts_to_encode
 from tasks.data.tables import is_frame, with_columns
@@ -38,9 +33,6 @@ from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import Encoded
-
-_OTHER_DIRECTORY = "name another directory"
-_MAX_FILES = 100  # that are inspected, since the path may be a whole disk
 
 
 class Model:
@@ -103,7 +95,7 @@ class Model:
 
     def _require_files(self) -> Path:
         """The directory of the model; raises UserError if it no longer holds the files of this model."""
-        if (directory := _own_directory(self)) is None:
+        if (directory := own_directory(self)) is None:
             raise UserError(
                 f"the files in {self.path} are no longer those of this model: they were replaced or removed",
                 hint="give each training a directory (`out`) of its own",
@@ -260,7 +252,7 @@ class Model:
             UserError: the model has no head for a task, there is no labelled split to score, or `baselines`
                 needs `encoder`.
         """
-        directory = _own_directory(self)
+        directory = own_directory(self)
         if baselines and encoder is None:
             encoder = pretrained_encoder(directory) if directory else self.info.base
         return evaluate_model(
@@ -294,108 +286,8 @@ class Model:
             UserError: the directory holds another model, a run, an export, or other files.
         """
         path, module = Path(directory), self._loaded()
-        if not _holds_copy(path, module, overwrite):
+        if not holds_copy(path, module, overwrite):
             module.save(path)
             if self.path and self.path.is_dir() and self.path.samefile(path):
                 self._digests = recorded_digests(path)
         return path
-
-
-def _holds_copy(path: Path, module: MultiTaskModel, overwrite: bool) -> bool:
-    """Whether `Model.save` need not write to a directory, since it holds a saved copy of the model.
-
-    Raises:
-        UserError: the model may not be written there.
-    """
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file", expected="a directory", hint=_OTHER_DIRECTORY)
-    if path.name == "model" and (path.parent / RUN_FILE).is_file():
-        raise UserError(f"{path} is a part of the run {path.parent}", hint=_OTHER_DIRECTORY)
-    files = list(islice(visible_files(path), _MAX_FILES)) if path.is_dir() else []
-    others = [file for file in files if not re.fullmatch(MODEL_FILES, file)]
-    if has_claim(path) or RUN_FILE in files or EXPORT in files:
-        what = "an export" if EXPORT in files else "a run" if RUN_FILE in files else "an unfinished output"
-        raise UserError(f"{path} holds {what}, which a saved model does not replace", hint=_OTHER_DIRECTORY)
-    if files and (others or "model.json" not in files):
-        names = shorten(others or files)
-        raise UserError(
-            f"{path} holds files that do not belong to a saved model: {names}", hint=_OTHER_DIRECTORY
-        )
-    if not files or overwrite:
-        return False
-    if not _is_saved_in(path, module):
-        raise UserError(
-            f"{path} holds another model", hint="replace it with `overwrite=True`, or name another directory"
-        )
-    return True
-
-
-def _own_directory(model: Model) -> Path | None:
-    """The directory of a model; None if it has none, or if it no longer holds the files of the model."""
-    if (path := model.path) is None:
-        return None
-    try:
-        return path if recorded_digests(path) == model._digests else None
-    except UserError:
-        return None
-
-
-def _is_saved_in(directory: Path, module: MultiTaskModel) -> bool:
-    """Whether a directory holds the weights and the description of a model in memory."""
-
-    def described(model: MultiTaskModel) -> Any:
-        return digest_weights(model), model.tasks, model.info, model.encoder.config
-
-    try:
-        return bool(described(MultiTaskModel.load(directory)) == described(module))
-    except UserError:  # it is damaged
-        return False
-
-
-def current_source(model: Model) -> Path | MultiTaskModel:
-    """What a job reads: the directory of a model, or its module if the directory does not hold its weights.
-
-    Raises:
-        UserError: the files of the model were replaced before it was loaded.
-    """
-    directory, module = _own_directory(model), model._module
-    if directory is None or (
-        module is not None and model._may_be_changed and not _is_saved_in(directory, module)
-    ):
-        return model._loaded()
-    return directory
-
-
-def evaluated_model(argument: str, model: Any) -> EvaluatedModel | None:
-    """Convert an argument of type `AnyModel` to what `mtkd.jobs.open_model` takes.
-
-    Args:
-        argument: the name of the argument, for the error.
-
-    Raises:
-        UserError: the argument is not a model; a pair must be a transformers model and its fast tokeniser.
-    """
-    if model is None or isinstance(model, MultiTaskModel):
-        return model
-    if isinstance(model, str | Path | Model):
-        return path_or_module(model)
-    pair = as_pair(model)
-    if pair is None:
-        raise UserError(
-            f"`{argument}` cannot be {a_type(model)}",
-            expected="a directory or name, a model, a transformers pipeline, or a pair (transformers model, "
-            "fast tokeniser)",
-        )
-    return pair
-
-
-def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:
-    """The directory of a model whose weights are not loaded yet; otherwise its module."""
-    if not isinstance(model, Model):
-        return Path(model) if model is not None else None
-    return model._module or current_source(model)
-
-
-def path_of(model: Any) -> Path | None:
-    """The directory that a loaded model was read from; None for anything else."""
-    return model.path if isinstance(model, Model) else None

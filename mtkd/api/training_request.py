@@ -180,7 +180,7 @@ def model_or_path(model: Any) -> Any:
     Args:
         model: a model, or a list or a mapping of models.
     """
-    from mtkd.api.model import current_source
+    from mtkd.api.model_arguments import current_source
 
     if isinstance(model, Mapping):
         return {task: model_or_path(one_model) for task, one_model in model.items()}
