@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.pipelines.estimate import estimate_steps
-from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
+from mtkd.pipelines.inputs import Digests, at_current_paths, check_outputs, check_step_output, input_files
 from mtkd.pipelines.pipeline_file import naming_step
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.pipelines.step_records import PIPELINE_RECORD, read_pipeline_record
@@ -123,7 +123,7 @@ class PipelineRunner:
 
     def _run(self, step: Step) -> None:
         """Run a step, and record before that it was started, and after that it is finished."""
-        record, state = self.records.get(step.name), self._state(step)
+        record, state = self._record(step), self._state(step)
         options = {param.name for param in find_command(step.command).params}
         argv, replaces = list(state["words"]), None
         if self.overwrite or (record and record["out"] == step.out and not _resumes(record, state)):
@@ -140,6 +140,13 @@ class PipelineRunner:
     def _save_record(self, step: Step, record: dict[str, Any]) -> None:
         self.records[step.name] = record | {"pipeline": self.pipeline}
         write_record(self.file, {"steps": self.records, "files": self.digests.current})
+
+    def _record(self, step: Step) -> dict[str, Any] | None:
+        """The `StepRecord` of a step, with the current paths of its inputs if the job has been moved."""
+        record: dict[str, Any] | None = self.records.get(step.name)
+        if record is None:
+            return None
+        return record | {"inputs": at_current_paths(record["inputs"], self.inputs[step.name])}
 
     def _state(self, step: Step) -> dict[str, Any]:
         """The part of a `StepRecord` that decides whether a finished step has to run again."""
@@ -161,7 +168,7 @@ class PipelineRunner:
 
     def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
         """Why a step has to run; None if it is finished. `rerun`: the steps that will run before it."""
-        record, state = self.records.get(step.name), self._state(step)
+        record, state = self._record(step), self._state(step)
         if self.overwrite:
             return "everything runs again"
         if record is None:
