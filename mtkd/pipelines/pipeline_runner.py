@@ -123,7 +123,7 @@ class PipelineRunner:
 
     def _run(self, step: Step) -> None:
         """Run a step, and record before that it was started, and after that it is finished."""
-        record, state = self._record(step), self._state(step)
+        record, state = self.records.get(step.name), self._state(step)
         options = {param.name for param in find_command(step.command).params}
         argv, replaces = list(state["words"]), None
         if self.overwrite or (record and record["out"] == step.out and not _resumes(record, state)):
@@ -183,7 +183,9 @@ class PipelineRunner:
         if record["finished"] and not Path(step.out).exists():
             reasons.append(f"{step.out} is missing")
         if not record["finished"] and not reasons:
-            reasons.append("it was interrupted, and resumes")
+            moved = record["inputs"] != self.records[step.name]["inputs"]  # a run records their paths
+            resumed = "starts over, since the job was moved" if moved else "resumes"
+            reasons.append(f"it was interrupted, and {resumed}")
         return "; ".join(reasons) or None
 
     def _result(self, step: Step, reason: str | None, rerun: Collection[str] = ()) -> StepResult:

@@ -300,8 +300,9 @@ def test_a_job_can_be_moved(
         patch.setattr(pipeline_runner, "execute", interrupted)
         mtkd.run_pipeline(file, settings=settings)
     file = place.rename(place.with_name("again")) / file.name
-    (resumed, *_) = mtkd.run_pipeline(file, settings=settings, dry_run=True)
-    assert resumed.reason == "it was interrupted, and resumes"
+    (restarted, *_) = mtkd.run_pipeline(file, settings=settings)
+    assert restarted.reason == "it was interrupted, and starts over, since the job was moved"
+    assert overwriting_commands(commands)[0], "an interrupted run records the paths of its data"
 
 
 def test_files_that_were_swapped_in_a_moved_job_have_changed(
