@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -11,6 +13,7 @@ from typing_extensions import TypedDict
 
 from tasks.common.errors import UserError, brief
 from tasks.common.files import is_plain_path
+from tasks.common.reading import real_path
 from tasks.common.records import Count, Dropout, Record, Size, Text, Width, check_record, read_record
 from tasks.task import Task
 from tasks.task_file import check_task
@@ -61,17 +64,54 @@ class ModelInfo(Record):
     data: str | None = None
 
 
+@dataclass(frozen=True)
+class NearbyFile(Record):
+    """Where a task's file is, as seen from the model, so that both can be moved together.
+
+    Attributes:
+        path: the file, relative to the innermost directory that contains the file and the model.
+        bytes: the size of the file.
+    """
+
+    path: Text
+    bytes: Count
+
+
 @dataclass(kw_only=True)
 class ModelFile(ModelInfo):
     """model.json: the description of a saved model.
 
     Attributes:
         encoder: the encoder's configuration, which `mtkd.models.encoders` checks.
+        nearby: the absolute path of a task's file, when the model was saved -> where it is.
     """
 
     format: Count
     encoder: dict[str, Any]
     tasks: tuple[Task, ...]
+    nearby: dict[Text, NearbyFile] = field(default_factory=dict)
+
+
+def nearby_files(directory: Path, tasks: Iterable[Task]) -> dict[str, dict[str, Any]]:
+    """The value `nearby` for a model that is saved in a directory."""
+    here, found = real_path(directory), dict[str, dict[str, Any]]()
+    for file in {file for task in tasks for file in task.files.values() if os.path.isabs(file)}:
+        if os.path.isfile(file):
+            path = os.path.relpath(file, os.path.commonpath([here, file]))
+            found[file] = vars(NearbyFile(path, os.path.getsize(file)))
+    return dict(sorted(found.items()))
+
+
+def _at_current_paths(task: Task, nearby: Mapping[str, NearbyFile], directory: Path) -> Task:
+    """The task with the current paths of its files, if they were moved together with the model."""
+    files = dict(task.files)
+    for split, file in task.files.items():
+        if file in nearby and not os.path.exists(file):
+            found = nearby[file]
+            paths = [str(folder / found.path) for folder in real_path(directory).parents]
+            moved = (path for path in paths if os.path.isfile(path) and os.path.getsize(path) == found.bytes)
+            files[split] = next(moved, file)
+    return replace(task, files=files) if files != task.files else task
 
 
 @dataclass(frozen=True)
@@ -157,6 +197,7 @@ def read_model_file(directory: Path) -> ModelFile:
     model_file = read_record(file, ModelFile, hint=hint)
     for task in model_file.tasks:
         check_task(task, f"{file}, task")
+    model_file.tasks = tuple(_at_current_paths(t, model_file.nearby, directory) for t in model_file.tasks)
     _check_thresholds(model_file, file, hint)
     return model_file
 

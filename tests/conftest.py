@@ -117,6 +117,14 @@ def load_each_tokeniser_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what mtkd caches out of the home directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTKD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def fork_worker_processes() -> Iterator[None]:
     """Workers are forked from a process that has imported torch, instead of importing it themselves.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mtkd.api.argument_types import Device, Model
@@ -14,6 +13,7 @@ from mtkd.number_formats import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import Rounds, TimedBatch, TimedTokens, WarmupRounds, checked
 from tasks.common.errors import UserError, warn_caller
+from tasks.common.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from mtkd.evaluation.inference_bench import InferenceResult
@@ -56,11 +56,9 @@ def bench_inference(
     listed_models = list(models.values() if isinstance(models, Mapping) else models)
     if not listed_models:
         raise UserError("`models` is empty", expected="one or more models")
-    with TemporaryDirectory() as folder:  # models in memory are saved, since another process measures memory
+    with temporary_directory() as folder:  # models in memory are saved, since another process measures memory
         tasks = _benchmark_tasks(listed_models)
-        directories = [
-            _directory(model, Path(folder) / str(n), tasks) for n, model in enumerate(listed_models)
-        ]
+        directories = [_directory(model, folder / str(n), tasks) for n, model in enumerate(listed_models)]
         names = list(models) if isinstance(models, Mapping) else _bench_names(listed_models)
         return bench.bench_inference(dict(zip(names, directories, strict=True)), settings)
 

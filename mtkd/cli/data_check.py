@@ -52,8 +52,9 @@ def check(
 ) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
-    Warns about imbalanced labels, training rows in other splits, rows that will be truncated to --max-length
-    tokens, and text that the default vocabulary does not know. The exit code is 2 if there are errors.
+    Warns about imbalanced labels, labels with almost no validation rows, training rows in other splits, rows
+    that will be truncated to --max-length tokens, and text that the default vocabulary does not know. The
+    exit code is 2 if there are errors.
     """
     report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, max_lines))

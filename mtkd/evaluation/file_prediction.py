@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.checks.truncated_rows import TruncatedRows
-from tasks.common.errors import MtkdWarning, UserError, unknown
+from tasks.common.errors import MtkdWarning, UserError, unknown, warn_caller
 from tasks.common.progress import progress
 from tasks.common.reading import require_file
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
-from tasks.data.loading import unlabelled_rows
+from tasks.data.loading import unlabelled_rows, unlabelled_rows_or_none
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.data.text_lines import STANDARD, input_path, output_path
+from tasks.data.text_lines import shown as file_name
 from tasks.task import Task
 
+Predict = Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]]
 ROWS_PER_BLOCK = 8192
 _ALL = 2**31 - 1  # rows
 _FORMATS = ("jsonl", "csv", "tsv", "parquet")
 
 
 def predict_file(
-    predict: Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]],
+    predict: Predict,
     task: Task,
     source: Path,
     out: Path,
@@ -39,7 +44,7 @@ def predict_file(
     """Predict every row of a file; see `mtkd.predict`.
 
     The rows of a file are checked before the first is predicted. Those of standard input are checked as they
-    arrive.
+    arrive. If there are none, the output has only a header, and there is a warning.
 
     Args:
         predict: yields the record of each row (`TaskType.records`), and counts truncated rows.
@@ -54,15 +59,16 @@ def predict_file(
     read_format, write_format = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 
-    def parts() -> Iterator[tuple[RawTable, Rows]]:
+    def parts() -> Iterator[tuple[RawTable, Rows | None]]:
         for raw in read_batches(source, task.columns, size, read_format):
-            yield raw, unlabelled_rows(task, raw)
+            yield raw, unlabelled_rows_or_none(task, raw)
 
     count, total, truncated = 0, None, TruncatedRows()
     if source != STANDARD:
         total, blank = 0, 0
         for _, rows in parts():
-            total, blank = total + len(rows), blank + count_blank(rows)
+            if rows is not None:
+                total, blank = total + len(rows), blank + count_blank(rows)
         warn_of_blank(blank, str(source))
     with (
         warnings.catch_warnings(),
@@ -72,15 +78,29 @@ def predict_file(
         if total is not None:
             warnings.simplefilter("ignore", MtkdWarning)  # shown when the rows were checked
         for raw, rows in parts():
-            records = list(predict(rows, truncated))
+            records = [_example(predict, task)] if rows is None else list(predict(rows, truncated))
             shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
             if not replace and shown:
                 require_free(raw.table.column_names, shown[0], raw.path)
-            add(raw, shown)
-            count += len(records)
-            advance(len(records))
+            add(raw if raw.table.column_names else dataclasses.replace(raw, table=_no_rows(task)), shown)
+            count += raw.table.num_rows
+            advance(raw.table.num_rows)
+    if not count:
+        warn_caller(f"{file_name(source)} has no rows: there is nothing to predict")
     truncated.warn(None if source == STANDARD else str(source))
     return count
+
+
+def _example(predict: Predict, task: Task) -> dict[str, Any]:
+    """The record of a made-up row, whose keys are the columns that predictions add to a file without rows."""
+    names = dict.fromkeys([*task.columns, *([task.group] if task.group else [])])
+    rows = unlabelled_rows(task, RawTable(pa.table({name: ["a"] for name in names}), "an example"))
+    return next(iter(predict(rows, TruncatedRows())))
+
+
+def _no_rows(task: Task) -> pa.Table:
+    """The columns of a task without rows, for a file that does not even have a header."""
+    return pa.table({name: pa.array([], pa.string()) for name in task.columns})
 
 
 def require_free(columns: Sequence[str], record: Mapping[str, Any], where: str) -> None:

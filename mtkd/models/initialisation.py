@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,8 @@ class InitContext:
         texts: the training texts, one array per column; can be empty.
         kept: for each token id of the student, the teacher's id of the same token, if the student's
             vocabulary is a subset of the teacher's; else None.
+        cache: the directory in which what is computed with the teacher is kept for further students; None =
+            nowhere.
     """
 
     tokeniser: Tokeniser
@@ -56,6 +59,7 @@ class InitContext:
     importance: Importance | None = None
     texts: Sequence[pa.StringArray] = ()
     kept: np.ndarray | None = None
+    cache: Path | None = None
 
     @property
     def own_vocabulary(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
 from tasks.common.reading import is_lfs_pointer
 from tasks.common.records import Record, read_record
+from tasks.common.temporary import temporary_directory
 
 SAFETENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -107,12 +107,12 @@ def load_pretrained(
 
     def load(location: str, local_files_only: bool) -> Any:
         file = find_weights(location, local_files_only)
-        with tempfile.TemporaryDirectory() as converted:
+        with temporary_directory() as converted:
             if file.name == BIN:
-                save_file(read_bin(file), Path(converted) / SAFETENSORS, {"format": "pt"})
+                save_file(read_bin(file), converted / SAFETENSORS, {"format": "pt"})
                 shutil.copy(file.with_name("config.json"), converted)
-                location = converted
-                file = Path(converted) / SAFETENSORS
+                location = str(converted)
+                file = converted / SAFETENSORS
             loading_options = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
             loaded = auto.from_pretrained(location, **fixed, **loading_options)
             refuse_other_types(loaded[0], file, f"{loaded[0].base_model_prefix}.")

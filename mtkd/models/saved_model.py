@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mtkd.model_files import EXPORT, FORMAT, ModelInfo, read_export, read_model_file
+from mtkd.model_files import EXPORT, FORMAT, ModelInfo, nearby_files, read_export, read_model_file
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
 from tasks.common.digests import check_digests, read_digests
@@ -83,12 +83,14 @@ def read_saved(directory: Path) -> SavedModel:
 
 def write_description(directory: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
     """Write the description of a model, which `read_description` reads."""
+    tasks = list(tasks)
     parts = {
         "format": FORMAT,
         "encoder": config.model_dump(),
         "tasks": [task.to_json() for task in tasks],
     }
-    write_json(directory / "model.json", parts | vars(info))
+    nearby = nearby_files(directory, tasks)
+    write_json(directory / "model.json", parts | vars(info) | ({"nearby": nearby} if nearby else {}))
 
 
 def read_description(directory: Path) -> SavedModel:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import hashlib
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.runtime import OUTPUT_PREFIX, disable_telemetry
 from tasks.common.errors import UserError
+from tasks.common.temporary import temporary_directory
 from tasks.heads import SANHead
 from tasks.tokens.batching import ModelInputs, Tokens
 
@@ -129,8 +129,8 @@ def _traced(graph: _Graph) -> ModelProto:
         # torch.export fixes the length of an LSTM's input to that of the example; this exporter does not, and
         # it writes ONNX's own LSTM instead of a loop over the tokens.
         axes = {name: {0: "batch", 1: f"length_{name[-1]}"} for name in graph.inputs}
-        with tempfile.TemporaryDirectory() as directory:
-            file = Path(directory) / "graph.onnx"
+        with temporary_directory() as directory:
+            file = directory / "graph.onnx"
             torch.onnx.export(graph, example, str(file), dynamo=False, dynamic_axes=axes, **options)
             return onnx.load(str(file))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 
 from mtkd.onnx_export.int8_products import MICROSOFT, quantise_products
 from mtkd.runtime import disable_telemetry
+from tasks.common.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -61,8 +60,8 @@ def _quantise_lstms(graph: ModelProto, skipped: Collection[str], *, reduce_range
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # it suggests steps that were done by the exporter
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            file = Path(directory) / "graph.onnx"
+        with temporary_directory() as directory:
+            file = directory / "graph.onnx"
             quantize_dynamic(
                 graph,
                 file,

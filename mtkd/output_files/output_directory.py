@@ -25,6 +25,7 @@ from typing import Any
 
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from tasks.common.errors import UserError
+from tasks.common.files import DiskFullError
 from tasks.common.locks import LOCK, locked, remove_leftovers
 from tasks.common.records import read_record, write_record
 from tasks.common.urls import with_urls
@@ -219,9 +220,11 @@ def open_directory(
                 _remove_folders(path, [f for f in folders if _matches(kind.work, str(f.relative_to(path)))])
                 (path / CLAIM).unlink(missing_ok=True)
             group.wait()
-        except BaseException:
+        except BaseException as error:
             if path.is_dir() and {entry.name for entry in path.iterdir()} <= {CLAIM, LOCK}:
                 (path / CLAIM).unlink(missing_ok=True)  # nothing has been written
+            elif isinstance(error, DiskFullError) and not kind.has_only_records(path):
+                raise DiskFullError(error.problem, hint=f"{error.hint}; finished parts are kept") from error
             raise
 
 

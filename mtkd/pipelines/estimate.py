@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
 from mtkd.time_trial import trial_run
 from tasks.common.progress import is_quiet, say, set_quiet
+from tasks.common.temporary import temporary_directory
 
 _TIMED = (*TRAINS, "evaluate")
 
@@ -42,8 +42,8 @@ def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[st
         UserError: a step raises it.
     """
     estimates: dict[str, TimeEstimate] = {}
-    with tempfile.TemporaryDirectory(prefix="mtkd-") as folder:
-        moved = {step.name: step for step in move_steps(steps, folder)}
+    with temporary_directory() as folder:
+        moved = {step.name: step for step in move_steps(steps, str(folder))}
         for original_step in steps:
             step = moved[original_step.name]
             needed_paths = [Path(moved[needed_step].out) for needed_step in step.needs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,26 @@ def input_files(step: Step) -> list[Path]:
     """
     paths = {path: None for key, value in step.raw.items() for path in _files_of_option(step, key, value)}
     return sorted(path for path in paths if path.is_file())
+
+
+def at_current_paths(recorded: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
+    """The recorded inputs of a step, under their current paths if the job's directory was moved or renamed.
+
+    Two paths are those of one file if its position relative to the pipeline is the same.
+
+    Args:
+        recorded: path -> digest, when the step ran.
+        current: the same for the files that it would read now, in the directory of the pipeline.
+    """
+    moved = dict(recorded)
+    for path, digest in current.items():
+        if path in recorded or not os.path.isabs(path):
+            continue
+        position = "/" + os.path.relpath(path).replace("../", "")
+        found = [old for old in moved if old not in current and old.endswith(position)]
+        if found:
+            moved[path] = moved.pop(min(found, key=lambda old: moved[old] != digest))
+    return moved
 
 
 def check_outputs(steps: Iterable[Step]) -> None:

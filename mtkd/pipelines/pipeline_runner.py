@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.pipelines.estimate import estimate_steps
-from mtkd.pipelines.inputs import Digests, check_outputs, check_step_output, input_files
+from mtkd.pipelines.inputs import Digests, at_current_paths, check_outputs, check_step_output, input_files
 from mtkd.pipelines.pipeline_file import naming_step
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.pipelines.step_records import PIPELINE_RECORD, read_pipeline_record
@@ -141,6 +141,13 @@ class PipelineRunner:
         self.records[step.name] = record | {"pipeline": self.pipeline}
         write_record(self.file, {"steps": self.records, "files": self.digests.current})
 
+    def _record(self, step: Step) -> dict[str, Any] | None:
+        """The `StepRecord` of a step, with the current paths of its inputs if the job has been moved."""
+        record: dict[str, Any] | None = self.records.get(step.name)
+        if record is None:
+            return None
+        return record | {"inputs": at_current_paths(record["inputs"], self.inputs[step.name])}
+
     def _state(self, step: Step) -> dict[str, Any]:
         """The part of a `StepRecord` that decides whether a finished step has to run again."""
         after = {need: self.records.get(need, {}).get("finished") for need in step.needs}
@@ -161,7 +168,7 @@ class PipelineRunner:
 
     def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
         """Why a step has to run; None if it is finished. `rerun`: the steps that will run before it."""
-        record, state = self.records.get(step.name), self._state(step)
+        record, state = self._record(step), self._state(step)
         if self.overwrite:
             return "everything runs again"
         if record is None:
@@ -176,7 +183,9 @@ class PipelineRunner:
         if record["finished"] and not Path(step.out).exists():
             reasons.append(f"{step.out} is missing")
         if not record["finished"] and not reasons:
-            reasons.append("it was interrupted, and resumes")
+            moved = record["inputs"] != self.records[step.name]["inputs"]  # a run records their paths
+            resumed = "starts over, since the job was moved" if moved else "resumes"
+            reasons.append(f"it was interrupted, and {resumed}")
         return "; ".join(reasons) or None
 
     def _result(self, step: Step, reason: str | None, rerun: Collection[str] = ()) -> StepResult:

@@ -16,6 +16,7 @@ from typing import Any
 from mtkd import __version__
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import MODEL_FILES
+from mtkd.models.vector_cache import VECTOR_FILES
 from mtkd.output_files.distributed import ALONE, ProcessGroup
 from mtkd.output_files.output_directory import (
     CLAIM,
@@ -98,6 +99,7 @@ RUN_KIND = OutputKind(
         rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(_PART_FILES)})",
         rf"{_LOGITS}(\d{{9}}\.safetensors|digests\.json)",
         _LOGITS_WORK,
+        VECTOR_FILES,
     ),
     _read_identity,
     work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?", _LOGITS_WORK),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Data beyond these limits gives a warning.
 MAX_CLASS_SHARE = 0.9  # share of the rows in one class
-MIN_CLASS_ROWS = 5  # training rows per class
+MIN_CLASS_ROWS = 5  # rows per class in the training split, and in validation splits
 MAX_FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 MAX_UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
 MAX_TRUNCATED_SHARE = 0.05  # share of training rows that are truncated
@@ -71,6 +71,30 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
         message = f"{len(rare)} of {len(rows)} labels have fewer than {MIN_CLASS_ROWS} rows: {shorten(rare)}"
         problems.append(Problem(path, task.label, message, "warning"))
     return problems
+
+
+def unmeasured_classes(
+    task: Task, split: str, path: str, balance: Mapping[str, int], trained: Mapping[str, int]
+) -> list[Problem]:
+    """A warning for classes of the training split that have too few rows in a validation split.
+
+    Args:
+        balance: label -> rows of the validation split; there is no warning for other splits.
+        trained: label -> rows of the training split.
+    """
+    if not task.type.one_class or split not in task.validation:
+        return []
+    rows = {name: balance.get(name, 0) for name in task.labels if trained.get(name)}
+    shown = {name: name if name == name.strip() else repr(name) for name in rows}
+    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
+    if not rare:
+        return []
+    have, them = ("has", "it") if len(rare) == 1 else ("have", "them")
+    message = (
+        f"{len(rare)} of {len(task.labels)} labels {have} fewer than {MIN_CLASS_ROWS} rows, so the scores on "
+        f"this split carry no information about {them}: {shorten(rare)}"
+    )
+    return [Problem(path, task.label, message, "warning")]
 
 
 def labels_alike(task: Task) -> list[str]:

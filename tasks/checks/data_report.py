@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.checks.data_quality import labels_alike
+from tasks.checks.data_quality import labels_alike, unmeasured_classes
 from tasks.checks.overlap import overlap_warnings
 from tasks.checks.row_checks import Problem, summarise
 from tasks.checks.split_report import SplitReport, report_split, report_unlabelled
@@ -107,6 +107,7 @@ def _report_task(
     splits: list[SplitReport] = []
     train_hashes: np.ndarray | None = None
     reported_columns: set[str] = set()
+    trained: dict[str, int] = {}
     for split in task.splits:
         try:
             report, text_hashes = report_split(
@@ -117,9 +118,11 @@ def _report_task(
                 level: Level = "error" if split in present else "warning"
                 problems.append(Problem(f"{task.name}/{split}", None, str(error), level))
             continue
-        splits.append(report)
+        balance = {count.label: count.rows for count in report.balance}
         if split == task.train:
-            train_hashes = text_hashes
+            train_hashes, trained = text_hashes, balance
+        unmeasured = unmeasured_classes(task, split, report.path, balance, trained)
+        splits.append(replace(report, problems=(*report.problems, *unmeasured)))
     try:
         if batches := unlabelled.open(source, task):
             rows = append_unlabelled(task, _no_rows(task), batches, unlabelled.limit)[0]

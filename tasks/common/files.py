@@ -24,6 +24,10 @@ _UNUSABLE = (
 )
 
 
+class DiskFullError(UserError):
+    """There is no space left for a file, or it has reached the limit of its size."""
+
+
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn "disk full" and "not allowed" into a UserError that names the path."""
@@ -36,9 +40,8 @@ def disk_errors(path: Path) -> Iterator[None]:
             limited = number == errno.EFBIG or "os error 27" in str(error)
             reason = "a file has reached the limit of its size" if limited else "the disk is full"
             remedy = "raise the limit (ulimit -f)" if limited else "free some disk space"
-            raise UserError(
-                f"{reason}: could not write {path}",
-                hint=f"{remedy} and run the same command again; finished parts are kept",
+            raise DiskFullError(
+                f"{reason}: could not write {path}", hint=f"{remedy} and run the same command again"
             ) from error
         if number in _UNUSABLE:
             raise UserError(

@@ -12,13 +12,13 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.common.files import disk_errors
+from tasks.common.temporary import temporary_root
 
 _STEP = 1 << 20  # values copied at once
 _MAPS: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
@@ -36,7 +36,7 @@ class MappedArray:
         self._dtype = np.dtype(dtype)
         self._shape = shape
         self._items = 0
-        with disk_errors(Path(tempfile.gettempdir())):
+        with disk_errors(temporary_root()):
             self._file = tempfile.TemporaryFile(prefix="mtkd-")  # noqa: SIM115 (see `__del__`)
 
     def __del__(self) -> None:
@@ -44,14 +44,14 @@ class MappedArray:
 
     def add(self, values: np.ndarray) -> None:
         """Add items, (n, *shape)."""
-        with disk_errors(Path(tempfile.gettempdir())):
+        with disk_errors(temporary_root()):
             self._file.write(np.ascontiguousarray(values, self._dtype).data)
         self._items += len(values)
 
     def finish(self) -> np.ndarray:
         """All items, as a read-only memory-mapped array."""
         shape = (self._items, *self._shape)
-        with self._file, disk_errors(Path(tempfile.gettempdir())):
+        with self._file, disk_errors(temporary_root()):
             self._file.flush()
             if not np.prod(shape):
                 return np.zeros(shape, self._dtype)
@@ -109,7 +109,7 @@ def writable(count: int, dtype: Any) -> np.ndarray:
     if not count:
         return np.zeros(0, values)
     with (
-        disk_errors(Path(tempfile.gettempdir())),
+        disk_errors(temporary_root()),
         tempfile.TemporaryFile(prefix="mtkd-") as file,
     ):
         if hasattr(os, "posix_fallocate"):  # else a full disk would end the process

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +32,9 @@ _TYPES = {"start": pa.int64(), "score": pa.float64(), "n_best": pa.list_(_BEST)}
 @contextlib.contextmanager
 def open_writer(out: Path, suffix: str) -> Iterator[Write]:
     """Yield a function that writes a table and its further columns; call it once for each part of the rows.
+
+    If there are no rows, call it with an empty table and one example record, which gives the further columns
+    their names and types.
 
     The file appears as a whole when the block succeeds, and replaces an existing one. JSON lines keep the
     values of rows that were read from JSON lines. In CSV and TSV, each label has a column
@@ -64,6 +68,8 @@ def open_writer(out: Path, suffix: str) -> Iterator[Write]:
 
 def _records(raw: RawTable, added: Added) -> Iterator[dict[str, Any]]:
     """The rows with their further columns."""
+    if not raw.table.num_rows:
+        return
     names = raw.table.column_names
     rows = raw.rows if raw.rows is not None else zip(*(_column(raw, name) for name in names), strict=True)
     for row, more in zip(rows, added, strict=True):
@@ -102,6 +108,9 @@ def _delimited(handle: BinaryIO, line: Callable[[RawTable, int, list[str]], str]
 
     def write(raw: RawTable, added: Added) -> None:
         lines = []
+        if not raw.table.num_rows:
+            header.extend(_flat({**dict.fromkeys(raw.table.column_names), **added[0]}))
+            lines.append(line(replace(raw, lines=None), 0, header))
         for row, record in enumerate(map(_flat, _records(raw, added))):
             if not header:
                 header.extend(record)
@@ -159,7 +168,8 @@ def _parquet(handle: BinaryIO) -> Iterator[Write]:
         nonlocal writer
         table = raw.table.drop_columns([name for name in raw.table.column_names if name in added[0]])
         for name in added[0]:
-            table = table.append_column(name, pa.array([more[name] for more in added], _TYPES.get(name)))
+            values = pa.array([more[name] for more in added], _TYPES.get(name))
+            table = table.append_column(name, values[: raw.table.num_rows])
         if writer and (new := next((n for n in table.column_names if n not in writer.schema.names), None)):
             raise UserError(
                 f"{raw.location(0)}: from about here on, rows have the field {new!r}, which is not in "

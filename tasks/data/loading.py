@@ -79,6 +79,15 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     return concat(_valid_parts(unlabelled, "in", iter([table]), table.path))
 
 
+def unlabelled_rows_or_none(task: Task, table: RawTable) -> Rows | None:
+    """Like `unlabelled_rows`; None if the file has no rows, but the right columns or none at all."""
+    if table.table.num_rows or any(line.level == "error" for line in table.bad_lines):
+        return unlabelled_rows(task, table)
+    if table.table.column_names:
+        fit_columns(replace(task, test=("in",), label="__no_label__"), "in", table)
+    return None
+
+
 def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | None = None) -> None:
     """Raise UserError if any row is invalid."""
     list(_valid_parts(task, split, iter([raw]), what, hint))

@@ -68,7 +68,8 @@ def _plain_rows(task: Task, rows: Any) -> Rows | None:
     if not all(isinstance(column, pa.StringArray) for column in columns):  # in chunks, since they are large
         return None
     shape = (len(rows), len(task.labels)) if task.kind == "multilabel" else (len(rows),)
-    uids = pa.array([f"{task.name}/in/{number}" for number in range(len(rows))])
+    # with a type, since pyarrow looks for dateutil each time that it infers one
+    uids = pa.array([f"{task.name}/in/{number}" for number in range(len(rows))], pa.string())
     return Rows(task.name, "in", uids, columns, np.full(shape, np.nan))
 
 

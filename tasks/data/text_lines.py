@@ -25,11 +25,15 @@ _INPUTS = frozenset(map(Path, ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")))
 _OUTPUTS = frozenset(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_BINARY = {  # the first bytes of files that are often given in place of text
-    b"PAR1": "it is a parquet file, whose name ends in .parquet",
-    b"\x1f\x8b": "it is compressed by gzip; unpack it, or rename it to end in .gz",
-    b"PK\x03\x04": "it is a zip archive or a spreadsheet (.xlsx)",
-    b"\xff\xfe\0\0": "it is UTF-32; save it as UTF-8",
+_BINARY = {  # the first bytes of files that are often given in place of text -> what they are, and a hint
+    b"PAR1": ("a parquet file", "give it a name that ends in .parquet"),
+    b"\x1f\x8b": ("compressed by gzip", "unpack it, or rename it to end in .gz"),
+    b"PK\x03\x04": ("a zip archive or a spreadsheet (.xlsx)", "save the rows as CSV"),
+    b"\xff\xfe\0\0": ("UTF-32", "save it as UTF-8"),
+}
+_BINARY_INPUT = {  # hints for standard input, which has no name
+    b"PAR1": "name the file instead: parquet cannot be read from standard input",
+    b"\x1f\x8b": "unpack it first: `gunzip -c rows.jsonl.gz | ...`",
 }
 
 
@@ -94,8 +98,7 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
     """
     with opened(path) as handle:
         head = handle.peek(4096)
-        if binary := next((name for start, name in _BINARY.items() if head.startswith(start)), None):
-            raise UserError(f"{shown(path)} is not text: {binary}", expected="the format that its name says")
+        _refuse_binary(path, head)
         utf16 = _utf16(head)
         text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
         encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
@@ -110,6 +113,18 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
                 yield line.removeprefix("\ufeff") if number == 1 else line
         finally:
             text.detach()  # standard input stays open
+
+
+def _refuse_binary(path: Path, head: bytes) -> None:
+    """Raise UserError if a file, or standard input, starts like a file of another format than text."""
+    for start, (kind, hint) in _BINARY.items():
+        if head.startswith(start):
+            is_input = path == STANDARD
+            raise UserError(
+                f"{shown(path)} is not text: it is {kind}",
+                expected="JSON lines, CSV or TSV" if is_input else "the format that its name says",
+                hint=_BINARY_INPUT.get(start, hint) if is_input else hint,
+            )
 
 
 def _utf16(head: bytes) -> str | None:

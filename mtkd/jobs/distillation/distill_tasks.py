@@ -12,7 +12,7 @@ from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
-from mtkd.jobs.distillation.prepare import prepare_run
+from mtkd.jobs.distillation.prepare import LoadedTeacher, prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
 from mtkd.jobs.distillation.task_teachers import TaskTeachers
 from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
@@ -90,7 +90,14 @@ class TaskDistillation(StagedJob):
 
     def prepare(self) -> MultiTaskModel:
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
-        self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
+        teacher_warnings: list[str] = []
+        self.prepared = prepare_run(
+            self.validated,
+            texts,
+            self._importance,
+            student=self.student,
+            check=lambda teachers: teacher_warnings.extend(self._teacher_warnings(teachers)),
+        )
         student = self.prepared.student
         for teacher in self.prepared.teachers:
             check_masks(self.corpora, "teacher", teacher.model)
@@ -119,7 +126,7 @@ class TaskDistillation(StagedJob):
             self.stages.append((stage, objective, stage_inputs))
         if self.request.workers.in_other_processes:
             self._check_workers()
-        self.warnings += self._teacher_warnings()
+        self.warnings += teacher_warnings
         return student
 
     def scores(self, student: MultiTaskModel, training: Mapping[str, Any]) -> list[TaskScores]:
@@ -174,17 +181,18 @@ class TaskDistillation(StagedJob):
         validation = self.rows.validation(model.reader)
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
 
-    def _teacher_warnings(self) -> list[str]:
+    def _teacher_warnings(self, teachers: Sequence[LoadedTeacher]) -> list[str]:
         """Warnings about the teachers, such as that one does not beat the best constant prediction."""
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
         warnings: list[str] = []
-        if not self.prepared.teachers:  # a store has none: use the scores from `mtkd refine`
+        if not teachers:  # a store has none: use the scores from `mtkd refine`
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_constant("the teacher", scores)
-        for teacher in self.prepared.teachers:
+        for teacher in teachers:
             warnings += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
+            teacher.model.cpu()  # the student is built on the CPU
         return warnings
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:

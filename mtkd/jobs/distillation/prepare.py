@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
+from mtkd.teachers.teacher_cache import token_vector_directory
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError, reason_of, shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER
@@ -60,6 +62,7 @@ def prepare_run(
     importance: Callable[[MultiTaskModel], Importance] | None = None,
     *,
     student: nn.Module | None = None,
+    check: Callable[[Sequence[LoadedTeacher]], None] | None = None,
 ) -> PreparedRun:
     """Load the teacher and build the student.
 
@@ -68,6 +71,7 @@ def prepare_run(
         importance: measures the importance of the teacher's parts, for a student that is pruned from it.
         student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
             settings; a copy of it is trained.
+        check: called with the teachers before the student is built from them, which may take long.
 
     Raises:
         UserError: teacher and student must read the same tokens, but do not; or a model is damaged.
@@ -77,6 +81,9 @@ def prepare_run(
     if not from_store or (settings.student.needs_teacher_weights and student is None):
         teachers = _load_teachers(validated)
     first_teacher = teachers[0].model if teachers else None
+    used_teachers = teachers if settings.supervision == "teacher" and not from_store else ()
+    if check:
+        check(used_teachers)
     if first_teacher:
         teacher_tokeniser = first_teacher.tokeniser
     elif validated.teacher:
@@ -93,12 +100,12 @@ def prepare_run(
         student.set_tasks(tasks)
         model = student
     else:
+        cache = token_vector_directory(teachers[0].ref) if teachers else None
         model, not_copied = _build_student(
-            validated, student, first_teacher, teacher_tokeniser, texts, importance
+            validated, student, first_teacher, teacher_tokeniser, texts, importance, cache
         )
     _check_readers(validated, model.reader, teachers, teacher_tokeniser)
-    runs_teachers = settings.supervision == "teacher" and not from_store
-    return PreparedRun(model, teachers if runs_teachers else (), not_copied)
+    return PreparedRun(model, used_teachers, not_copied)
 
 
 def _check_readers(
@@ -164,12 +171,14 @@ def _build_student(
     teacher_tokeniser: Tokeniser,
     texts: Sequence[pa.StringArray],
     importance: Callable[[MultiTaskModel], Importance] | None,
+    cache: Path | None,
 ) -> tuple[MultiTaskModel, tuple[str, ...]]:
     """Build the student around a given encoder, or from the settings.
 
     Args:
         encoder: an encoder passed as an object; None = build one from the settings.
         teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
+        cache: see `InitContext`.
 
     Returns:
         The student, and the names of its heads for which `student.init_heads=auto` found none to copy.
@@ -203,7 +212,7 @@ def _build_student(
     init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     source = teacher.encoder if teacher else None
     context = InitContext(
-        tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens
+        tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens, cache
     )
     student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
     heads = student_settings.init_heads

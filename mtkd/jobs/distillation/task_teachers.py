@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +13,12 @@ from mtkd.jobs.distillation.unlabelled_rows import cache_folders
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows
-from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
-from mtkd.run_record import RUN_FILE
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.logits_cache import cache_logits
+from mtkd.teachers.teacher_cache import writable_run
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
-from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
 from tasks.data.soft_labels import require_soft_labels
 from tasks.tokens.reader import Reader
@@ -114,8 +111,4 @@ def _logits_directory(teacher: TeacherRef, run: Path) -> Path:
     Args:
         run: the directory of the student's run.
     """
-    if is_saved_model(Path(teacher.name)) and not current_trial():
-        teacher_run = model_directory(Path(teacher.name)).parent
-        writable = (teacher_run / RUN_FILE).is_file() and os.access(teacher_run, os.W_OK)
-        run = teacher_run if writable else run
-    return run / f"logits-{(teacher.digest or '')[:16]}"
+    return (writable_run(teacher) or run) / f"logits-{(teacher.digest or '')[:16]}"

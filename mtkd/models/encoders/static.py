@@ -20,6 +20,7 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
+from mtkd.models.vector_cache import cached_vectors
 from mtkd.outputs import POOLED, EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
 from tasks.common.errors import UserError
@@ -190,7 +191,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
 
 
 def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Tensor:
-    """The principal components of the teacher's states, (V, width); a pipeline computes them once."""
+    """The principal components of the teacher's states, (V, width); they are computed once and cached."""
 
     def key() -> str:
         device = str(next(teacher.parameters()).device)
@@ -205,7 +206,7 @@ def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Ten
         say(f"running the teacher on each of the {size:,} tokens for the student's vectors")
         return principal_components(teacher_states(teacher, context), width)
 
-    return shared(key, compute)
+    return shared(key, lambda: cached_vectors(context.cache, key, compute))
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -465,6 +466,20 @@ def test_a_full_disk_is_an_error_that_keeps_the_run(
         assert_rejected(mtkd(*given), "the disk is full", str(tmp_path / "run"))
     assert not list((tmp_path / "run" / "checkpoints").glob("*/optimizer.safetensors"))
     assert mtkd(*given).code == 0, "once there is room, the same command goes on"
+
+
+@pytest.mark.parametrize("by_library", [False, True])
+def test_no_directory_for_temporary_files_is_one_error(
+    by_library: bool, mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = str(tmp_path / "missing")
+    monkeypatch.setenv("TMPDIR", missing)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [missing])
+    if by_library:
+        monkeypatch.setattr("mtkd.bench_inference", lambda *args, **more: tempfile.gettempdir())
+    refused = mtkd("bench", "inference", "--model", tiny_teacher)
+    assert_rejected(refused, f"neither TMPDIR={missing} nor /tmp can be written", "expected:", "hint: set")
 
 
 def test_a_corpus_of_other_rows_or_another_mask_token_is_rejected(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -101,6 +102,38 @@ def test_predictions_without_probabilities_are_one_column(tmp_path: Path) -> Non
         predict_by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False
     )
     assert list(read(tmp_path / "b.csv")[0]) == [*ROWS[0], "prediction"]
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.tsv", "out.parquet"])
+@pytest.mark.parametrize("source", ["header.csv", "header.tsv", "empty.csv", "empty.jsonl", "empty.parquet"])
+def test_a_file_without_rows_gives_an_output_without_rows(source: str, out: str, tmp_path: Path) -> None:
+    file = tmp_path / source
+    file.write_text({"header.csv": "id,text\n", "header.tsv": "id\ttext\n"}.get(source, ""))
+    if source == "empty.parquet":
+        pq.write_table(pa.table({"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())}), file)
+    with pytest.warns(mtkd.MtkdWarning, match=f"{source} has no rows"):
+        assert predict_file(predict_by_length, TASK, file, tmp_path / out) == 0
+    assert read(tmp_path / out) == []
+    one_row = write_jsonl(
+        tmp_path / "one.jsonl",
+        [{"text": "a"} if source in ("empty.csv", "empty.jsonl") else {"id": 1, "text": "a"}],
+    )
+    predict_file(predict_by_length, TASK, one_row, tmp_path / f"one-{out}")
+    if out.endswith("parquet"):
+        names = [pq.read_schema(tmp_path / name).names for name in (out, f"one-{out}")]
+    else:
+        names = [(tmp_path / name).read_text().partition("\n")[0] for name in (out, f"one-{out}")]
+    assert names[0] == names[1] or out == "out.jsonl"
+
+
+def test_a_header_without_the_column_of_the_task_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,txt\n")
+    with pytest.raises(UserError, match="'text'"):
+        predict_file(predict_by_length, TASK, tmp_path / "a.csv", tmp_path / "b.csv")
+    (tmp_path / "a.csv").write_text("text,prediction\n")
+    with pytest.raises(UserError, match="already has the column 'prediction'"):
+        predict_file(predict_by_length, TASK, tmp_path / "a.csv", tmp_path / "b.csv")
+    assert not (tmp_path / "b.csv").exists()
 
 
 class EndlessFile(io.RawIOBase):

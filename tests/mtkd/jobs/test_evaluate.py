@@ -269,6 +269,22 @@ def test_files_of_a_task_may_move_to_the_data_directory(
         hidden.rename(task)
 
 
+def test_a_model_can_be_moved_together_with_its_data(custom_task: tuple[Path, Path], tmp_path: Path) -> None:
+    run, task = custom_task
+    before = evaluate(run, None).scores
+    shutil.copytree(run, tmp_path / "moved" / "runs" / "run")
+    shutil.copytree(task, tmp_path / "moved" / "task")
+    hidden = task.rename(task.with_name("elsewhere"))
+    try:
+        moved = tmp_path / "moved" / "runs" / "run"
+        assert evaluate(moved, None).scores == before
+        (tmp_path / "moved" / "task" / "validation.jsonl").write_text('{"text": "a cat", "label": "cat"}')
+        with pytest.raises(UserError, match=r"which the model recorded .* is missing"):
+            evaluate(moved, None)
+    finally:
+        hidden.rename(task)
+
+
 def test_the_data_directory_takes_precedence_over_the_task_file(
     custom_task: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from mtkd.output_files import output_directory
 from mtkd.output_files.output_directory import CLAIM, OutputKind, check_directory, open_directory
 from tasks.common.errors import UserError
+from tasks.common.files import disk_errors
 from tasks.common.locks import LOCK
 
 
@@ -108,3 +110,14 @@ def test_an_interrupted_removal_of_listed_files_is_finished(
     assert (finished_output / "1.txt").exists() and (finished_output / "list.json").exists()
     with open_directory(finished_output, LISTED, "a", overwrite=True):
         assert sorted(file.name for file in finished_output.iterdir()) == [CLAIM, LOCK]
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_the_error_for_a_full_disk_says_whether_parts_are_kept(parts: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the disk is full") as full, open_directory(tmp_path, THING, "a"):
+        for part in range(parts):
+            (tmp_path / f"{part}.txt").touch()
+        with disk_errors(tmp_path / "9.txt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    kept = "; finished parts are kept" if parts else ""
+    assert full.value.hint == f"free some disk space and run the same command again{kept}"

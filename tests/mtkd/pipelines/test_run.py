@@ -20,6 +20,7 @@ import mtkd as library
 from mtkd.cli.flags import as_options
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import pipeline_runner
+from mtkd.pipelines.inputs import at_current_paths
 from mtkd.pipelines.pipeline_file import load_steps, output_directory
 from mtkd.pipelines.step import Step
 from mtkd.teachers.teacher_names import parse_labels
@@ -271,6 +272,48 @@ def test_a_changed_file_is_detected(
         assert names(planned) == ["teacher", "student", "tuned/topics", "scores"]
         assert planned[0].reason is not None and planned[0].reason.endswith(f"{changed.name} has changed")
         assert reason(0) is None
+
+
+def test_a_job_can_be_moved(
+    file: Path, commands: list[list[str]], write_task: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(4)]
+    (file.parent.parent / "more.jsonl").write_text('{"text": "a text"}\n')
+    task = write_task(file.parent, "classify", ["a", "b"], train=rows, validation=rows, test="../more.jsonl")
+    settings = {"tasks": task.name, "steps.scores.against": "@tuned/topics"}
+    mtkd.run_pipeline(file, settings=settings)
+    place = file.parent.parent / "elsewhere" / "renamed"
+    file.parent.parent.joinpath("elsewhere").mkdir()
+    file = file.parent.rename(place) / file.name
+    shutil.move(place.parent.parent / "more.jsonl", place.parent)
+    commands.clear()
+    assert names(mtkd.run_pipeline(file, settings=settings)) == [] and not commands
+    train = place / "train.jsonl"
+    train.write_text(train.read_text() + "\n")
+    (changed, *_) = mtkd.run_pipeline(file, settings=settings, dry_run=True)
+    assert changed.reason == f"{train} has changed"
+
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pipeline_runner, "execute", interrupted)
+        mtkd.run_pipeline(file, settings=settings)
+    file = place.rename(place.with_name("again")) / file.name
+    (restarted, *_) = mtkd.run_pipeline(file, settings=settings)
+    assert restarted.reason == "it was interrupted, and starts over, since the job was moved"
+    assert overwriting_commands(commands)[0], "an interrupted run records the paths of its data"
+
+
+def test_files_that_were_swapped_in_a_moved_job_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (str(tmp_path / folder / "rows.csv") for folder in "ab")
+    recorded = {"/old/a/rows.csv": "1", "/old/b/rows.csv": "2"}
+    assert at_current_paths(recorded, {first: "1", second: "2"}) == {first: "1", second: "2"}
+    assert at_current_paths(recorded, {first: "2", second: "1"}) == {first: "1", second: "2"}
+    assert at_current_paths(recorded, {"/other/rows.csv": "1"}) == recorded
 
 
 @pytest.mark.parametrize("killed", range(4))

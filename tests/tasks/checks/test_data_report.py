@@ -59,7 +59,8 @@ def test_the_report_of_hand_made_splits(tmp_path: Path) -> None:
     ]
     assert "2 of 2 labels have fewer than 5 rows: no (2), yes (2)" in train.problems[-1].message
     assert (validation.overlap, validation.overlap_share) == (1, 1 / 3)  # "x y","z": with whatever label
-    null, leaked = (problem.message for problem in validation.problems)
+    null, leaked, unmeasured = (problem.message for problem in validation.problems)
+    assert unmeasured.startswith("2 of 2 labels have fewer than 5 rows, so the scores on this split")
     assert null == "null instead of text"
     assert "1 row (33.3%) is also in the training split" in leaked and "row 0: 'x y | z'" in leaked
     assert report.error_count == 2
@@ -231,6 +232,25 @@ def test_imbalanced_labels_are_a_warning(tmp_path: Path) -> None:
     assert largest.startswith("94.0% of the rows have the label 'no'")
     largest, rare = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 98)) for n in range(100)])
     assert rare == "1 of 2 labels have fewer than 5 rows: yes (2)"
+
+
+def test_a_class_with_almost_no_validation_rows_is_a_warning(tmp_path: Path) -> None:
+    def warnings_about(train_yes: int, validation_yes: int) -> list[str]:
+        for split, rows in (("train", train_yes), ("validation", validation_yes)):
+            write(
+                tmp_path / f"pair/{split}.parquet",
+                [(f"{split} {n}", "w", int(n >= 20)) for n in range(20 + rows)],
+            )
+        return [problem.message for problem in report_on(open_data(str(tmp_path)), [PAIR]).splits[1].problems]
+
+    assert warnings_about(20, 5) == []
+    for rows in (0, 4):
+        (warning,) = (message for message in warnings_about(20, rows) if "fewer than 5" in message)
+        assert warning == (
+            "1 of 2 labels has fewer than 5 rows, so the scores on this split carry no information about it: "
+            f"yes ({rows})"
+        )
+    assert not any("fewer than 5" in message for message in warnings_about(0, 4)), "training has no such rows"
 
 
 def test_rows_that_will_be_truncated_are_counted(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -115,3 +117,28 @@ def test_no_character_is_blank_only_for_arrow() -> None:
     visible = [character for character in characters if character.strip()]
     rows = Rows("one", "in", pa.array(visible), (pa.array(visible),), pa.nulls(len(visible)))
     assert count_blank(rows) == 0
+
+
+def test_plain_texts_are_read_without_a_search_for_optional_packages() -> None:
+    """If dateutil is not installed, pyarrow may look for it at each call, which takes longer than a text."""
+    code = """
+import importlib.abc, sys
+from tasks.data.rows_in_memory import rows_to_predict
+from tasks.task import Task
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("dateutil", "pandas"):
+            searched.append(name)
+            raise ModuleNotFoundError(name=name)
+
+searched = []
+sys.meta_path.insert(0, Finder())
+task = Task("t", "classify", ("text",), labels=("a", "b"))
+rows_to_predict(task, ["a text"])
+searched.clear()
+rows_to_predict(task, ["a text"])
+print(searched)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

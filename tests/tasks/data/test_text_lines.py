@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tasks.common.errors import MtkdWarning, UserError
 from tasks.data.file_readers import read_batches, read_file, suffix_of
 from tasks.data.file_writers import open_writer
-from tasks.data.text_lines import STANDARD, delimiter_of
+from tasks.data.text_lines import STANDARD, delimiter_of, text_lines
 
 ROWS = [("id", "text", "note"), ("1", "Müller, naïve; fine|odd", "a\tb"), ("2", "zwei\nZeilen", 'said "x"')]
 
@@ -73,6 +74,15 @@ def test_the_error_for_a_binary_file_names_its_format(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{name} is not text: {message}"):
         read_file(tmp_path / name, ["text"])
+
+
+def test_the_hint_for_compressed_text_on_standard_input_works_for_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(b'{"text": "a"}\n'))))
+    with pytest.raises(UserError, match="standard input is not text: it is compressed by gzip") as refused:
+        list(text_lines(STANDARD, [], ""))
+    assert refused.value.hint == "unpack it first: `gunzip -c rows.jsonl.gz | ...`"
 
 
 def test_json_spread_over_several_lines_is_rejected(tmp_path: Path) -> None:

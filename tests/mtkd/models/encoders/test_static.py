@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import mtkd
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
@@ -23,6 +25,7 @@ from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.shared_results import shared_results
 from mtkd.recipes import load_settings
+from mtkd.training.run_directory import RUN_KIND
 from tasks.common.errors import UserError
 from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.tokeniser import Tokeniser
@@ -89,9 +92,9 @@ def test_principal_directions_match_scikit_learn() -> None:
     np.testing.assert_allclose(found, expected * signs, rtol=1e-4, atol=1e-4)
 
 
-def test_the_steps_of_a_pipeline_run_the_teacher_once(
-    context: InitContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has one item for each time that a teacher was run on all tokens."""
     runs: list[int] = []
 
     def counted(*given: Any) -> torch.Tensor:
@@ -99,6 +102,11 @@ def test_the_steps_of_a_pipeline_run_the_teacher_once(
         return teacher_states(*given)
 
     monkeypatch.setattr("mtkd.models.encoders.static.teacher_states", counted)
+    return runs
+
+
+def test_the_steps_of_a_pipeline_run_the_teacher_once(context: InitContext, counted_runs: list[int]) -> None:
+    runs = counted_runs
     settings = student_settings({"kind": "static", "static": {"width": 4}})
     alone = [build_student(settings, context).embeddings.weight for _ in range(2)]
     assert len(runs) == 2, "outside of a pipeline, nothing is kept in memory"
@@ -160,6 +168,74 @@ def test_vectors_wider_than_those_of_the_teacher_are_rejected(context: InitConte
     with pytest.raises(UserError, match="width=17 is wider than the teacher") as refused:
         build_student(student_settings({"kind": "static", "static": {"width": 17}}), context)
     assert "use `student.static.width=16`, or" in (refused.value.hint or "")
+
+
+def test_token_vectors_are_cached_and_damaged_ones_are_computed_again(
+    context: InitContext, counted_runs: list[int], tmp_path: Path
+) -> None:
+    settings = student_settings({"kind": "static", "static": {"width": 4}})
+    cached = replace(context, cache=tmp_path)
+
+    def vectors(given: InitContext = cached) -> torch.Tensor:
+        return build_student(settings, given).embeddings.weight
+
+    first = vectors()
+    assert torch.equal(vectors(), first) and len(counted_runs) == 1
+    assert torch.equal(vectors(context), first) and len(counted_runs) == 2
+    (file,) = tmp_path.glob("token-vectors-*/vectors.safetensors")
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    assert torch.equal(vectors(), first) and len(counted_runs) == 3, "the digest has changed"
+    assert torch.equal(vectors(), first) and len(counted_runs) == 3, "the damaged file was replaced"
+    vectors(replace(cached, tokeniser=context.teacher_tokeniser))
+    assert len(counted_runs) == 4, "another vocabulary"
+    (tmp_path / "file").touch()
+    assert torch.equal(vectors(replace(context, cache=tmp_path / "file")), first), "it cannot be written"
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_the_token_vectors_of_a_teacher_are_computed_once_for_all_runs(
+    has_run: bool,
+    counted_runs: list[int],
+    tiny_teacher: Path,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(tiny_teacher, tmp_path / "teacher")
+    teacher = tmp_path / "teacher" if has_run else tiny_encoder
+    for seed in (0, 1):
+        for supervision in ("teacher", "labels") if has_run else ("labels",):
+            sets = {
+                "student.static.width": 8,
+                "train.steps": 1,
+                "train.seed": seed,
+                "supervision": supervision,
+            }
+            settings = load_settings("static", "distill", sets, "sst2")
+            out = tmp_path / f"{supervision}-{seed}"
+            distill(Request("pocket", "sst2", out, 16, 8), settings, str(teacher))
+            assert not list(out.glob("token-vectors-*"))
+    assert len(counted_runs) == 1
+    (file,) = (teacher if has_run else tmp_path / "cache").glob("token-vectors-*/vectors.safetensors")
+    if has_run:
+        assert RUN_KIND.ownership(teacher)(str(file.relative_to(teacher))), "--overwrite removes it"
+        assert not mtkd.verify(teacher).damaged
+
+
+def test_the_teacher_is_checked_before_its_token_vectors_are_computed(
+    counted_runs: list[int], tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise UserError("the outputs are in another order")
+
+    monkeypatch.setattr("mtkd.jobs.distillation.distill_tasks.check_teacher", refuse)
+    settings = load_settings("static", "distill", {"student.static.width": 16}, "sst2")
+    with pytest.raises(UserError, match="another order"):
+        distill(Request("pocket", "sst2", tmp_path / "run", 16, 8), settings, str(tiny_teacher))
+    assert not counted_runs
 
 
 def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> None:
