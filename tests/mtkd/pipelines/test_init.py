@@ -403,6 +403,15 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
             ["--name 'a b' cannot be the name of a task", "starting with a letter"],
         ),
         ({"a.csv": ROWS}, ["--label", "text", "--columns", "text"], ["one column has two roles: text, text"]),
+        (
+            {
+                "mail.csv": [
+                    {"text": f"row {n} of mail", "id": n, "day": f"2024-05-{n % 5 + 1}"} for n in range(20)
+                ]
+            },
+            ["--teacher", "DIR"],
+            ["no column of mail.csv looks like labels: the columns are text, id, day", "--label COLUMN"],
+        ),
         ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),
     ],
 )
