@@ -375,7 +375,11 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
             [],
             ["rows.txt: unknown kind of data file '.txt'", "expected: .csv, .tsv, .jsonl"],
         ),
-        ({"dev.csv": ROWS, "test.csv": ROWS}, [], ["is for training"]),
+        (
+            {"dev.csv": ROWS, "test.csv": ROWS},
+            [],
+            ["is for training", "add a file of labelled training rows"],
+        ),
         ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows", "for two tasks"]),
         ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE", "one task"]),
         (
