@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +12,8 @@ import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, shorten, unknown
 from tasks.data.class_names import class_names
+from tasks.guess_label_column import RARE, USUAL_LABELS, USUAL_TEXTS, label_columns
 from tasks.guess_labels import (
-    MAX_LABELS,
     MINUS_ONE,
     SCORES,
     Location,
@@ -31,16 +30,9 @@ from tasks.guess_labels import (
     score_range,
 )
 from tasks.task_types import task_type, task_type_names
-from tasks.task_types.labels import label_texts, means_unlabelled
+from tasks.task_types.labels import label_texts
 
 GUESSED_TYPES = ("classify", "regress", "multilabel", "span")
-_WORD = re.compile(r"[a-z]+")
-_RARE = 0.05  # texts with fewer different values per row are taken for a category
-_LABELS = (
-    *("label", "labels", "target", "class", "category", "intent", "sentiment", "topic"),
-    *("tags", "answers"),
-)
-_TEXTS = ("text", "sentence", "content", "review", "body", "message", "utterance", "tweet", "comment")
 _PAIRS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -98,12 +90,12 @@ def guess_task(
             more than 1,000 labels or scores that are not numbers, or something that is given does not fit.
     """
     location = location or (lambda row: f"{what}, row {row}")
-    usual = [name for name in table.column_names if name.lower() in (*_LABELS, *SCORES)]
+    usual = [name for name in table.column_names if name.lower() in (*USUAL_LABELS, *SCORES)]
     table = readable_columns(table, [*columns, *usual, label])
     _check_given(table, what, columns, label, kind)
     other_labels: list[str] = []
     if label is None:
-        label, *other_labels = _label_columns(table, columns, what)
+        label, *other_labels = label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
     if kind is None:
         kind = label_kind(table[label], label, what, location)
@@ -155,45 +147,6 @@ def _check_given(
         raise unknown("task type", kind, GUESSED_TYPES)
 
 
-def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:
-    """The columns that may hold the labels, the most likely one first.
-
-    If a column has one of the usual names of label columns, it is the only one. Otherwise these are the
-    columns with few different values. More likely are columns whose name contains a usual name, then those
-    with fewer missing values, then those with fewer different values.
-
-    Raises:
-        UserError: there are too few rows, or no column looks like labels.
-    """
-    names = {name.lower(): name for name in table.column_names if name not in columns}
-    for name in (*_LABELS, *SCORES):
-        if name in names:
-            return [names[name]]
-    plain = [name for name in names.values() if not is_nested_column(table[name].type)]
-    texts = {name: label_texts(table[name], f"the column {name!r} of {what}") for name in plain}
-    sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
-    most_values = min(MAX_LABELS, table.num_rows // 2)
-    fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
-    if most_values < 2:
-        raise UserError(
-            f"{what} has too few rows to guess the label column from: {table.num_rows}",
-            expected="4 rows or more",
-            hint=f"name it with `label='COLUMN'`; the columns are {shorten(table.column_names)}",
-        )
-    if not fitting:
-        raise UserError(
-            f"no column of {what} looks like labels",
-            expected=f"a column with 2 to {most_values:,} different values",
-            hint=f"name it with `label='COLUMN'`; the columns are {shorten(table.column_names)}",
-        )
-
-    def unlikely(name: str) -> tuple[bool, int, int]:
-        usual = set(_WORD.findall(name.lower())) & {*_LABELS, *SCORES}
-        return not usual, int(means_unlabelled(texts[name]).sum()), fitting[name]
-
-    return sorted(fitting, key=unlikely)
-
-
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
     """Raise UserError if the name of the label column looks like a label."""
     values = [] if is_nested_column(column.type) else plain_values(column)
@@ -217,7 +170,7 @@ def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: st
             chosen = [lower[name] for name in pair]
             return Guess(kind, tuple(chosen), label, others=tuple(n for n in prose if n not in chosen))
     by_length = sorted(prose or names, key=lambda name: _length(table[name]))
-    usual = [lower[name] for name in _TEXTS if lower.get(name) in (prose or names)]
+    usual = [lower[name] for name in USUAL_TEXTS if lower.get(name) in (prose or names)]
     if kind == "span" and len(by_length) > 1:
         chosen = by_length[-2:]
     elif len(prose) in (1, 2):
@@ -237,7 +190,7 @@ def _is_prose(column: pa.ChunkedArray) -> bool:
     """True if most values have several words and values rarely repeat."""
     values = column.drop_null()
     several = pc.sum(pc.match_substring(values, " ")).as_py() or 0
-    return several > len(values) / 2 and len(pc.unique(values)) > _RARE * len(values)
+    return several > len(values) / 2 and len(pc.unique(values)) > RARE * len(values)
 
 
 def _length(column: pa.ChunkedArray) -> float:

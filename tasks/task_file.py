@@ -123,7 +123,10 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
     unlabelled = files.pop(UNLABELLED, [])
     patterns = [unlabelled] if isinstance(unlabelled, str) else unlabelled
     fields = {UNLABELLED: tuple(_beside(path, pattern) for pattern in patterns)}
-    return fields | (_split_fields(path, files) if files else {})
+    if not files:
+        return fields
+    trains = "train" in files or bool(patterns)  # a student can learn from unlabelled rows alone
+    return fields | _split_fields(path, files) | {"train": "train" if trains else None}
 
 
 def _beside(path: Path, file: str, pattern: bool = True) -> str:
@@ -142,7 +145,6 @@ def _beside(path: Path, file: str, pattern: bool = True) -> str:
 def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
     return {
         "files": {split: _beside(path, file, pattern=False) for split, file in files.items()},
-        "train": "train" if "train" in files else None,
         "validation": tuple(split for split in files if split.startswith("validation")),
         "test": tuple(split for split in files if split.startswith("test")),
     }

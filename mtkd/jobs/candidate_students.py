@@ -17,8 +17,8 @@ from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError
 from tasks.common.progress import say
-from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
+from tasks.data.training_rows import training_rows
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 from tasks.tokens.pruned_vocabulary import prune_vocabulary
@@ -112,8 +112,7 @@ def pruned_tokeniser(
     unlabelled.check(trained)
     texts: list[Any] = []
     for task in trained:
-        assert task.train is not None, "trainable_tasks refuses others"
-        texts += unlabelled.append(source, task, load_rows(source, task, task.train))[0].texts
+        texts += unlabelled.append(source, task, training_rows(source, task, unlabelled))[0].texts
     try:
         return prune_vocabulary(tokeniser, texts, 60_000)[0]
     except UserError as error:

@@ -12,9 +12,9 @@ from mtkd.jobs.training_corpus import add_corpora
 from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
-from tasks.data.loading import digest_rows, load_rows, sample_rows
+from tasks.data.loading import digest_rows, sample_rows
 from tasks.data.rows import Rows, has_label
-from tasks.data.sources import DataSource
+from tasks.data.training_rows import training_rows, validation_rows
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
@@ -215,8 +215,12 @@ def trainable_tasks(spec: str | Sequence[Task], data: Any = None) -> list[Task]:
     for task in tasks:
         if task.train is None:
             raise UserError(
-                f"the task {task.name!r} has no training split; it evaluates models trained on {task.head!r}",
-                hint=f"train with `tasks={task.head!r}`, then `mtkd.evaluate(tasks={task.name!r}, ...)`",
+                f"the task {task.name!r} has no training split"
+                + (f"; it evaluates models trained on {task.head!r}" if task.head != task.name else ""),
+                hint="name a file of training rows (train = 'FILE') or of rows without labels (unlabelled = "
+                "'FILE') under [files] in its task file"
+                if task.head == task.name and task.files
+                else f"train with `tasks={task.head!r}`, then `mtkd.evaluate(tasks={task.name!r}, ...)`",
             )
         if task.map:
             raise UserError(
@@ -255,11 +259,10 @@ def load_training_data(
     digests = {}
     warnings = []
     for task in tasks:
-        assert task.train is not None, "trainable_tasks refuses others"
-        all_rows = load_rows(source, task, task.train)
+        all_rows = training_rows(source, task, unlabelled)
         train = sample_rows(all_rows, request.limit)
         train, counts = add_corpora(corpora, source, tasks, task, all_rows, train, unlabelled)
-        validation = _validation(source, task, request.eval_limit)
+        validation = validation_rows(source, task, request.eval_limit)
         warnings += trained_warnings(all_rows, validation)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
@@ -268,22 +271,13 @@ def load_training_data(
             added_rows = train.slice(len(train) - added, len(train))
             digests[f"{task.name}/{UNLABELLED}"] = digest_rows(added_rows)
             warnings += overlap_warnings(source, task, added_rows, unlabelled.split_of(task))
+        if not len(all_rows):
+            warnings.append(
+                f"{source.missing(task, all_rows.split).problem}: the student learns from the "
+                f"{counted(added, 'unlabelled row')} of this task alone"
+            )
         parts.append(TaskData(task, train, validation, added, counts))
     splits = [(part.task, split) for part in parts for split in (part.train.split, *part.validation)]
     if ignored := source.outside_warning(splits):
         warnings.append(ignored)
     return TrainingData(parts, digests, warnings)
-
-
-def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
-    """Split -> validation rows of a task; raises UserError if the source has none."""
-    present = [split for split in task.validation if split in source.splits(task)]
-    if not present:
-        missing_split = task.validation[:1] or ("validation",)
-        error = source.missing(task, missing_split[0])
-        raise UserError(
-            f"{error.problem}; training needs a validation split",
-            expected=error.expected,
-            hint=error.hint or "add its rows, or leave the task out",
-        )
-    return {split: load_rows(source, task, split, limit) for split in present}

@@ -89,7 +89,13 @@ def read_parts(
         raise UserError(f"no split of {names[0]} on the hub is for training", hint=_SAVE_SPLITS)
     if "train" not in splits:
         problem = f"none of {', '.join(names)} is for training" if names else "no data is named"
-        raise UserError(problem, hint="add the training file" if names else "name a file of rows")
+        raise UserError(
+            problem,
+            hint="add a file of labelled training rows; to distil a teacher without them, write a task file "
+            "(docs/unlabelled.md#without-labelled-training-rows)"
+            if names
+            else "name a file of rows",
+        )
     return splits, others
 
 

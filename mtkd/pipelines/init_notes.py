@@ -25,6 +25,7 @@ from tasks.guess_labels import (
     is_minus_one,
     is_nested_column,
     is_text_column,
+    row_labels,
 )
 from tasks.task import Task
 
@@ -138,12 +139,14 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
         splits: split -> its labelled rows; "train" and "validation" are among them.
     """
     train = splits["train"]
+    notes = _unused_labels_note(guess, splits)
     if task.kind != "classify":
-        return []
+        return notes
     counts = Counter(guessed_texts(train.raw.table[guess.label]).to_pylist())
-    notes = [
+    measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
+    notes += [
         f"the label {unseen!r} is in validation rows, but in no training row: is it a typo?"
-        for unseen in [text for text in guess.labels if text not in counts][:3]
+        for unseen in [text for text in guess.labels if text in measured and text not in counts][:3]
     ]
     notes += [
         f"the label {text!r} ({counted(counts[text], 'training row')}) may stand for a missing value: leave "
@@ -156,7 +159,6 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
         fewer = f"fewer than {MIN_CLASS_ROWS} training rows"
         verb = "has" if len(rare) == 1 else "have"
         notes.append(f"{len(rare)} of {len(guess.labels)} labels {verb} {fewer}: {shorten(rare)}")
-    measured = set(guessed_texts(splits["validation"].raw.table[guess.label]).to_pylist())
     if unmeasured := [repr(text) for text in guess.labels if counts[text] and text not in measured]:
         verb, them = ("is", "it") if len(unmeasured) == 1 else ("are", "them")
         notes.append(
@@ -164,3 +166,17 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
             f"not show whether a model predicts {them}: {shorten(unmeasured)}"
         )
     return notes
+
+
+def _unused_labels_note(guess: Guess, splits: Mapping[str, Part]) -> list[str]:
+    """A note on labels of the task that no training row and no validation row has."""
+    columns = (splits[split].raw.table[guess.label] for split in ("train", "validation"))
+    used = {label for column in columns for row in row_labels(column, guess.kind) for label in row}
+    unused = [repr(label) for label in guess.labels if label not in used]
+    if not unused:
+        return []
+    verb, them = ("has", "it") if len(unused) == 1 else ("have", "them")
+    return [
+        f"{len(unused)} of {len(guess.labels)} labels {verb} no labelled row, so the scores do not show "
+        f"whether a model predicts {them}: {shorten(unused)}"
+    ]

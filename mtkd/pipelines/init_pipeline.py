@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
+from mtkd.pipelines.init_labels import with_teacher_labels
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
     guess_notes,
@@ -150,8 +151,12 @@ def init_pipeline(
     guess = guess_from_splits(splits, columns, label, kind)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(choose_task_name(name, names), guess)
-    unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
+    order = _given_order(task, teacher, teacher_labels)
     notes: list[str] = []
+    if teacher is not None:
+        guess, splits, notes = with_teacher_labels(task, guess, splits, str(teacher), order)
+        task = task_from_guess(task.name, guess)
+    unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     for split, part in [*splits.items(), *((UNLABELLED, part) for part in unlabelled_parts)]:
         validate_rows(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
@@ -178,26 +183,21 @@ def init_pipeline(
     lengths = token_lengths(task, splits["train"].raw.table, longest)
     length = max_length or suitable_length(task, lengths)
     notes += truncation_notes(task, lengths, length)
-    plan = _plan(task, recipe, teacher, teacher_labels, Path(out))
+    plan = _plan(task, recipe, teacher, order, Path(out))
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
     notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]
     return _write(Path(out), task, splits, unlabelled_parts, length, plan, notes, inputs, overwrite, dry_run)
 
 
-def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out: Path) -> StudentPlan:
-    """The student and its teacher.
+def _given_order(task: Task, teacher: str | Path | None, labels: Any) -> list[str] | None:
+    """The labels in the order of the checkpoint's outputs; None if the user gave none.
 
     Args:
         labels: the argument `teacher_labels`.
-        out: the directory of the pipeline, at which its relative paths start.
     """
-
-    def as_named(name: str) -> str:
-        return _path_from(out, Path(name)) if Path(name).exists() else name
-
     if not labels:
-        return plan_student(task, recipe, None if teacher is None else str(teacher), None, as_named)
+        return None
     from mtkd.teachers.teacher_names import parse_labels
 
     orders = parse_labels(labels)
@@ -207,7 +207,23 @@ def _plan(task: Task, recipe: str, teacher: str | Path | None, labels: Any, out:
             + ("" if teacher else ", but there is no `teacher`"),
             expected=f"the labels of {task.name!r} in the order of the outputs of a checkpoint",
         )
-    return plan_student(task, recipe, str(teacher), orders[task.name], as_named)
+    return orders[task.name]
+
+
+def _plan(
+    task: Task, recipe: str, teacher: str | Path | None, order: Sequence[str] | None, out: Path
+) -> StudentPlan:
+    """The student and its teacher.
+
+    Args:
+        order: the labels in the order of the checkpoint's outputs, from the user; None = by name.
+        out: the directory of the pipeline, at which its relative paths start.
+    """
+
+    def as_named(name: str) -> str:
+        return _path_from(out, Path(name)) if Path(name).exists() else name
+
+    return plan_student(task, recipe, None if teacher is None else str(teacher), order, as_named)
 
 
 def _write(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tasks.checks.label_agreement import BetterOrder, better_order
 from tasks.common.errors import UserError, counted, shorten
 from tasks.task import Task
-from tasks.task_types.labels import label_positions
+from tasks.task_types.labels import is_number, label_positions
 
 _NUMBERED = re.compile(r"(label)?[ _-]?\d+", re.IGNORECASE)
 
@@ -56,7 +56,7 @@ def label_order(
     order = tuple(position for position in positions if position is not None)
     if len(order) == len(labels):
         return order, None
-    if order or not all(_NUMBERED.fullmatch(name) for name in names):
+    if order or not all(map(is_unnamed, names)):
         raise UserError(
             f"the outputs of {who} are named {shown}, but the labels of the task {task.name!r} are "
             f"{shorten(labels)}",
@@ -72,19 +72,44 @@ def label_order(
 
 def _hint_of_different_labels(task: Task, names: Sequence[str]) -> str | None:
     """What to do if a task has other labels than a checkpoint has outputs; None if these have no names."""
-    if not task.labels or all(map(_NUMBERED.fullmatch, names)):
+    if not task.labels or all(map(is_unnamed, names)):
         return None
-    surplus = [
-        label
-        for label, at in zip(task.labels, label_positions(task.labels, names), strict=True)
-        if at is None
-    ]
+    known = respelled(task.labels, names)
+    positions = zip(task.labels, label_positions(task.labels, names), strict=True)
+    surplus = [label for label, at in positions if at is None and label not in known]
     unused = [name for name, at in zip(names, label_positions(names, task.labels), strict=True) if at is None]
+    unused = [name for name in unused if name not in known.values()]
     if surplus:
         return f"no output is named {shorten(surplus)}: change or leave out the rows with such labels"
     if unused:
         return f"no row is labelled {shorten(unused)}: list all outputs as `labels` in a task file"
     return "some labels differ only in case or punctuation: write each of them in one way"
+
+
+def is_unnamed(name: str) -> bool:
+    """True for the name of an output that only numbers it, such as LABEL_0."""
+    return _NUMBERED.fullmatch(name) is not None
+
+
+def respelled(labels: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+    """The labels that are names apart from their spelling -> the names.
+
+    Differences in spelling are upper and lower case, blanks, `_`, `-`, quotation marks, and for numbers the
+    word "label" and decimals: LABEL_0, 0 and 0.0 are the same. A label that several names could mean is one
+    only if it is spelt like it.
+    """
+    by_spelling: dict[str, list[str]] = {}
+    for name in names:
+        by_spelling.setdefault(_spelling(name), []).append(name)
+    found = {label: [label] if label in names else by_spelling.get(_spelling(label), []) for label in labels}
+    return {label: same[0] for label, same in found.items() if len(same) == 1}
+
+
+def _spelling(name: str) -> str:
+    """A name without what `respelled` ignores."""
+    plain = re.sub(r"^label(?=\d+$)", "", re.sub(r"[\s_\"'-]", "", name.casefold()))
+    number = name if is_number(name) else plain  # the sign counts
+    return str(float(number)) if is_number(number) else plain
 
 
 def _example(task: Task) -> str:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.digest import digest_weights
-from mtkd.models.encoders.config_checks import check_config_file
 from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitSpec
@@ -22,6 +21,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
 from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
+from mtkd.teachers.checkpoint_config import checkpoint_config, output_names
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from mtkd.torch_state import isolated
@@ -109,12 +109,8 @@ class CheckpointRef(TeacherRef):
         Raises:
             UserError: the checkpoint is of another kind than the task, or its labels do not match.
         """
-        from transformers import AutoConfig
-
         if isinstance(source, Path):
-            check_config_file(source / "config.json")
-            load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
-            hf: Any = load_named(load, str(source), "configuration")
+            hf = checkpoint_config(source)
             kind = _architecture(source)
             load_named(find_weights, str(source), "teacher")
         else:
@@ -123,8 +119,7 @@ class CheckpointRef(TeacherRef):
         order: tuple[int, ...] = ()
         warning = None
         if not task.type.predicts_spans:
-            outputs = [str(hf.id2label.get(number, f"LABEL_{number}")) for number in range(hf.num_labels)]
-            order, warning = label_order(f"the checkpoint {name}", task, outputs, labels)
+            order, warning = label_order(f"the checkpoint {name}", task, output_names(hf), labels)
         elif labels is not None:
             label_order(f"the checkpoint {name}", task, (), labels)
         config = config_of(hf)

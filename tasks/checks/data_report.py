@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from tasks.common.errors import UserError, counted, shorten
 from tasks.data.raw_table import Level
 from tasks.data.rows import ANSWERS, Rows
 from tasks.data.sources import DataSource
+from tasks.data.training_rows import unlabelled_rows_suffice
 from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.task import UNLABELLED, Task
 
@@ -100,10 +102,13 @@ def _report_task(
     """The splits of a task that could be read, and the problems of the others and of the task itself."""
     problems = [Problem(task.name, None, message, "warning") for message in labels_alike(task)]
     present = source.splits(task)
-    if not present:
+    suffices = False
+    with contextlib.suppress(UserError):  # reported below
+        suffices = unlabelled_rows_suffice(source, task, unlabelled)
+    if not present and not suffices:
         message = _why_missing(task, source, task.splits, f"{source.name!r} has no data for this task")
         return [], [*problems, Problem(task.name, None, message)]
-    problems += _missing_splits(task, source, present)
+    problems += _missing_splits(task, source, present, suffices)
     splits: list[SplitReport] = []
     train_hashes: np.ndarray | None = None
     reported_columns: set[str] = set()
@@ -147,8 +152,12 @@ def _missing_file(task: Task, source: DataSource, split: str) -> Problem:
     return Problem(f"{task.name}/{split}", None, str(source.missing(task, split)))
 
 
-def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> list[Problem]:
-    """Errors for splits that training needs, and warnings for missing validation splits if one is present."""
+def _missing_splits(task: Task, source: DataSource, present: Sequence[str], suffices: bool) -> list[Problem]:
+    """Errors for splits that training needs, and warnings for missing validation splits if one is present.
+
+    Args:
+        suffices: True if there are unlabelled rows in place of a training split (`unlabelled_rows_suffice`).
+    """
     if task.train is None:
         return []
     validation = [split for split in task.validation if split in present]
@@ -157,7 +166,9 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
         problems.append(_missing_file(task, source, task.train))
     elif task.train not in present:
         message = f"no training split {task.train!r} in {source.name!r}"
-        problems.append(Problem(task.name, None, _why_missing(task, source, [task.train], message)))
+        message += ": a student can learn from the unlabelled rows alone, other models cannot" * suffices
+        level: Level = "warning" if suffices else "error"
+        problems.append(Problem(task.name, None, _why_missing(task, source, [task.train], message), level))
     if not validation and task.validation and set(task.validation) <= set(task.files):
         problems += [_missing_file(task, source, split) for split in task.validation]
     elif not validation:

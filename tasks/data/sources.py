@@ -141,7 +141,7 @@ class DataSource(ABC):
         return SplitFiles([path], task.columns) if usable else None
 
     def _search_hint(self, task: Task, split: str) -> str:
-        if task.files:
+        if task.files or task.unlabelled:
             return f"name the file of the split {split!r} under [files] in the task file"
         return "choose another task, or another `data`: pocket, hub or a directory"
 
@@ -194,7 +194,7 @@ class FilesSource(DataSource):
         return None
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
-        if not task.files:
+        if not task.files and not task.unlabelled:
             raise UserError(
                 f"the task {task.name!r} names no files of its own, so it needs data",
                 hint="choose a source of rows: `data='DIR'`, `data='pocket'` or `data='hub'`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,8 @@ def test_integers_are_scores_if_the_column_name_suggests_it() -> None:
         ({"source": ["the web site"], "comment": TEXTS, "class": [0, 1]}, ("comment",), "class"),
         ({"a": TEXTS, "b": TEXTS, "text": TEXTS, "target": [0, 1]}, ("text",), "target"),
         ({"a": TEXTS, "b": [f"{t} again" for t in TEXTS], "c": TEXTS, "y": [0, 1]}, ("b",), "y"),
+        ({"text": TEXTS, "class_id": [3, 4, 5]}, ("text",), "class_id"),
+        ({"text": TEXTS, "grade": ["not good at all for me", "good"]}, ("text",), "grade"),
         ({"word": [t.replace(" ", "") for t in TEXTS], "label": [0, 1]}, ("word",), "label"),
     ],
 )
@@ -95,6 +98,50 @@ def test_text_and_label_columns_are_guessed(
 ) -> None:
     guess = guess_task(table(**columns), "rows")
     assert (guess.columns, guess.label) == (chosen, label)
+
+
+DAYS = [f"2024-05-{day:02d}" for day in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("created_at", [f"{day}T10:00:00Z" for day in DAYS]),
+        ("createdAt", ["today", "yesterday"]),
+        ("day", DAYS),
+        ("day", [datetime.date(2024, 5, day) for day in range(1, 9)]),
+        ("when", ["31.05.2024 10:00", "1.6.2024 9:15"]),
+        ("when", ["May 31, 2024", "1 June 2024", "Mon, 3 Jun 2024 08:00:00 GMT"]),
+        ("seen", [1717142400 + n for n in range(8)]),
+        ("hour", ["10:00", "11:30 pm", ""]),
+        ("id", range(8)),
+        ("user_id", ["u1", "u2"]),
+        ("userID", [1, 2, 3]),
+        ("reply", [f"we have sent you a new invoice on day {n}" for n in range(9)]),
+        ("comment", ["fine", "bad"]),
+    ],
+)
+def test_dates_ids_and_free_text_are_not_taken_for_labels(name: str, values: Any) -> None:
+    rows = table(**{"text": TEXTS, name: values})
+    with pytest.raises(UserError) as caught:
+        guess_task(rows, "rows")
+    error = str(caught.value)
+    assert f"no column of rows looks like labels: the columns are text, {name}" in error
+    assert "`label='COLUMN'`" in error and "labelled rows" in error
+    guess = guess_task(rows.append_column("queue", pa.array(["a", "b"] * 20)), "rows")
+    assert (guess.label, guess.other_labels) == ("queue", ())
+    assert guess_task(rows, "rows", label=name, kind="classify").label == name
+
+
+def test_many_different_values_are_labels_only_if_they_have_several_rows_each() -> None:
+    rows = pa.table(
+        {"text": [f"row number {n}" for n in range(120)], "who": [str(n % 30) for n in range(120)]}
+    )
+    with pytest.raises(UserError, match="no column of rows looks like labels"):
+        guess_task(rows, "rows")
+    assert len(guess_task(rows.rename_columns(["text", "sub category"]), "rows").labels) == 30
+    fewer = rows.set_column(1, "who", pa.array([str(n % 24) for n in range(120)]))
+    assert len(guess_task(fewer, "rows").labels) == 24
 
 
 def test_given_settings_are_not_guessed() -> None:

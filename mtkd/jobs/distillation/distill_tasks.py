@@ -18,6 +18,7 @@ from mtkd.jobs.distillation.task_teachers import TaskTeachers
 from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_fraction,
+    check_labelled_stages,
     check_soft_labelled,
     confident_rows,
     few_rows_warnings,
@@ -74,6 +75,7 @@ class TaskDistillation(StagedJob):
         data = load_training_data(self.request, self.tasks, self.corpora, self.unlabelled)
         if self.settings.supervision == "labels":
             data.require_labels("a student with supervision=labels")
+        check_labelled_stages(self.validated.stages, data)
         self.rows = EncodedRows(data)
         if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
             self.warnings.append("unlabelled rows are not used, since every loss of this run needs labels")

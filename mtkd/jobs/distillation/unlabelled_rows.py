@@ -65,10 +65,11 @@ def cache_folders(data: TrainingData, task_data: TaskData, variant: str) -> list
         data.digests[f"{name}/{split}"][:16] for split in (task_data.train.split, UNLABELLED)
     )
     labelled = count - task_data.unlabelled
-    return [
+    folders = [
         CacheFolder(f"{name}-{variant}-{labelled_digest}", 0, labelled),
         CacheFolder(f"{name}-{UNLABELLED}-{variant}-{unlabelled_digest}", labelled, count),
     ]
+    return folders if labelled else folders[1:]
 
 
 def has_confidence(task: Task) -> bool:
@@ -116,6 +117,18 @@ def check_soft_labelled(soft_labelled: Sequence[str], data: TrainingData) -> Non
                 f"{part.task.soft_labels!r}, which unlabelled rows do not have",
                 hint=f"put them into the training file, name a teacher for the task "
                 f"(`teacher={{{part.task.name!r}: 'DIR'}}`), or leave them out with `unlabelled_limit=0`",
+            )
+
+
+def check_labelled_stages(stages: Sequence[tuple[Stage, Objective]], data: TrainingData) -> None:
+    """Raise UserError if all losses of a stage need labels, but a task has only unlabelled rows."""
+    names = [part.task.name for part in data.parts if part.unlabelled == len(part.train)]
+    for stage, objective in stages if names else ():
+        if all(isinstance(term, LossTerm) and term.needs_labels for term in objective.terms.values()):
+            where = f"the stage {stage.name!r}" if stage.name else "this run"
+            raise UserError(
+                f"every loss of {where} needs labels, but all training rows of {names[0]!r} are unlabelled",
+                hint="add labelled training rows, or choose a recipe that learns from the teacher alone",
             )
 
 

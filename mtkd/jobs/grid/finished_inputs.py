@@ -20,6 +20,7 @@ from tasks.data.corpus_reader import read_corpus
 from tasks.data.loading import digest_rows, load_rows, sample_rows
 from tasks.data.plain_text import TextFiles
 from tasks.data.sources import open_data
+from tasks.data.training_rows import training_rows
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
@@ -148,7 +149,7 @@ class _CurrentInputs:
         assert task.train is not None, "the caller checks"
         name = f"{task.name}/{task.train}"
         unlabelled = self._unlabelled if with_unlabelled else None
-        split = load_rows(self._source, task, task.train)
+        split = training_rows(self._source, task, unlabelled)
         rows = sample_rows(split, limit)
         if corpus:
             # These two raise an error if the corpus or the unlabelled rows can no longer be read.

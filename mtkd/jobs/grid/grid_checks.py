@@ -94,7 +94,7 @@ def _missing_data(grid: Grid, inputs: GridInputs) -> UserError | None:
     then = [cell.then.tasks for cell in grid.cells.values() if cell.then and cell.then.tasks]
     refined = [grid.refine.tasks] if grid.refine and grid.refine.tasks and not inputs.store else []
     for task in (task for task_spec in [*grid.task_specs, *then, *refined] for task in resolve(task_spec)):
-        if not task.files:
+        if not task.files and not task.unlabelled:
             problem = f"the task {task.name!r} names no files of its own, so the grid needs data"
             return UserError(problem, hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`")
     return None

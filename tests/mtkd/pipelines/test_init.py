@@ -375,7 +375,11 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
             [],
             ["rows.txt: unknown kind of data file '.txt'", "expected: .csv, .tsv, .jsonl"],
         ),
-        ({"dev.csv": ROWS, "test.csv": ROWS}, [], ["is for training"]),
+        (
+            {"dev.csv": ROWS, "test.csv": ROWS},
+            [],
+            ["is for training", "add a file of labelled training rows"],
+        ),
         ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows", "for two tasks"]),
         ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE", "one task"]),
         (
@@ -403,6 +407,15 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
             ["--name 'a b' cannot be the name of a task", "starting with a letter"],
         ),
         ({"a.csv": ROWS}, ["--label", "text", "--columns", "text"], ["one column has two roles: text, text"]),
+        (
+            {
+                "mail.csv": [
+                    {"text": f"row {n} of mail", "id": n, "day": f"2024-05-{n % 5 + 1}"} for n in range(20)
+                ]
+            },
+            ["--teacher", "DIR"],
+            ["no column of mail.csv looks like labels: the columns are text, id, day", "--label COLUMN"],
+        ),
         ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),
     ],
 )

@@ -133,7 +133,7 @@ def test_names_that_are_numbers_are_matched_by_value() -> None:
     ("labels", "names", "hint"),
     [
         ("person place N/A", "person place", "no output is named N/A: change or leave out the rows"),
-        ("Person person place", "person place", "no output is named Person: change or leave out the rows"),
+        ("Person person place", "person place", "some labels differ only in case or punctuation: write each"),
         ("person PLACE", "person place thing", "no row is labelled thing: list all outputs as `labels`"),
     ],
 )

@@ -1,0 +1,126 @@
+"""The labels of the teacher for `mtkd init`: rows may spell them in another way, or lack some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from mtkd.pipelines.init_data import Part
+from tasks.common.errors import UserError, shorten
+from tasks.guess import Guess
+from tasks.guess_labels import guessed_texts, row_labels, without_label
+from tasks.task import UNLABELLED, Task
+
+
+def with_teacher_labels(
+    task: Task,
+    guess: Guess,
+    splits: Mapping[str, Part],
+    teacher: str,
+    order: Sequence[str] | None,
+) -> tuple[Guess, dict[str, Part], list[str]]:
+    """Use the labels of the teacher, if those of the rows are some of them, perhaps in another spelling.
+
+    Nothing changes if the labels fit, or if one of them is no label of the teacher (`plan_student` refuses
+    them).
+
+    Args:
+        task: the task that was guessed from the rows.
+        splits: split -> its rows.
+        teacher: a run of mtkd or a checkpoint.
+        order: the labels in the order of the checkpoint's outputs, from the user; None = by name.
+
+    Returns:
+        The guess with the labels of the teacher, the rows with labels in its spelling, and notes.
+    """
+    names = _labels_of_teacher(task, teacher, order)
+    if names is None or len(set(names)) < len(names):
+        return guess, dict(splits), []
+    spelling = _respelled(guess.labels, names)
+    if order is None:
+        _require_names(task, teacher, names, spelling)
+    if set(spelling) != set(guess.labels):
+        return guess, dict(splits), []
+    changed = {label: name for label, name in spelling.items() if label != name}
+    notes = []
+    if changed:
+        shown = shorten(f"{label!r} as {name!r}" for label, name in changed.items())
+        notes.append(f"the labels are written as the teacher writes them: {shown}")
+    labelled = {split: part for split, part in splits.items() if split != UNLABELLED}
+    respelled_parts = {split: _respelled_part(part, guess, names) for split, part in labelled.items()}
+    return replace(guess, labels=tuple(names)), {**splits, **respelled_parts}, notes
+
+
+def _require_names(task: Task, teacher: str, names: Sequence[str], spelling: Mapping[str, str]) -> None:
+    """Raise UserError if the outputs of the teacher have no names, and the rows lack the labels of some.
+
+    Args:
+        spelling: the labels that are nevertheless known -> the names of their outputs.
+    """
+    from mtkd.teachers.label_order import is_unnamed
+
+    if not spelling and len(names) > len(task.labels) and all(map(is_unnamed, names)):
+        raise UserError(
+            f"the teacher {teacher} does not name its {len(names)} outputs ({shorten(names)}), and the rows "
+            f"have only {len(task.labels)} labels ({shorten(task.labels)})",
+            expected="a label for each output",
+            hint="name the labels of all outputs, in their order: "
+            f"`teacher_labels={{{task.name!r}: ['FIRST', 'SECOND', 'THIRD', ...]}}`",
+        )
+
+
+def _respelled(labels: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    from mtkd.teachers.label_order import respelled  # importing torch takes seconds
+
+    return respelled(labels, names)
+
+
+def _labels_of_teacher(task: Task, teacher: str, order: Sequence[str] | None) -> list[str] | None:
+    """The labels of the teacher, by output; None if it has none, or if those of the task already fit."""
+    from mtkd.models.saved_model import is_saved_model
+    from mtkd.teachers.checkpoint_config import checkpoint_config, output_names
+    from mtkd.teachers.label_order import label_order
+    from mtkd.teachers.teacher_ref import TeacherRef
+    from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+
+    if not task.labels:
+        return None
+    if directory := checkpoint_directory(teacher):
+        names = output_names(checkpoint_config(directory))
+        try:
+            label_order(f"the checkpoint {teacher}", task, names, order)
+        except UserError:
+            return names if order is None else list(order)
+        return None
+    if not is_saved_model(Path(teacher)):
+        return None
+    saved = TeacherRef.find(teacher, heads=True).saved
+    heads = {known.head: list(known.labels) for known in saved.tasks} if saved else {}
+    labels = heads.get(task.head)
+    return None if labels == list(task.labels) else labels
+
+
+def _respelled_part(part: Part, guess: Guess, names: Sequence[str]) -> Part:
+    """Rows with the labels in the spelling of the teacher; the same part if they already are."""
+    table = part.raw.table
+    if guess.label not in table.column_names:
+        return part
+    column = table[guess.label]
+    spelling = _respelled(sorted({label for row in row_labels(column, guess.kind) for label in row}), names)
+    if all(label == name for label, name in spelling.items()):
+        return part
+    if guess.kind == "multilabel":
+        rows = zip(row_labels(column, guess.kind), without_label(column, guess.kind).to_pylist(), strict=True)
+        lists = [
+            None if gone else [*dict.fromkeys(spelling.get(text, text) for text in row)] for row, gone in rows
+        ]
+        labels = pa.array(lists, pa.list_(pa.string()))
+    else:
+        texts = guessed_texts(column).to_pylist()
+        labels = pa.array([spelling.get(text, text) for text in texts], pa.string())
+    position = table.column_names.index(guess.label)
+    table = table.set_column(position, guess.label, labels).replace_schema_metadata(None)
+    return Part(replace(part.raw, table=table))
