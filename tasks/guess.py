@@ -132,7 +132,8 @@ def _check_given(
         raise UserError(
             f"{what} has one column, {table.column_names[0]!r}",
             expected="a text column and a label column",
-            hint="texts alone can be added to labelled rows with `unlabelled=['FILE']`",
+            hint="label some rows first (docs/unlabelled.md#how-many-labelled-rows); texts alone can be "
+            "added to them with `unlabelled=['FILE']`",
         )
     for name in [*columns, *([] if label is None else [label])]:
         if name not in table.column_names:
