@@ -78,6 +78,18 @@ def _respelled(labels: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return respelled(labels, names)
 
 
+def is_classifier(teacher: str | None) -> bool:
+    """True if the teacher is a transformers checkpoint that predicts one of several classes."""
+    from mtkd.teachers.checkpoint_config import checkpoint_config
+    from mtkd.teachers.transformers_checkpoint import checkpoint_directory
+
+    if teacher is None or not (directory := checkpoint_directory(teacher)):
+        return False
+    config = checkpoint_config(directory)
+    kinds = ("regression", "multi_label_classification")
+    return config.num_labels > 1 and getattr(config, "problem_type", None) not in kinds
+
+
 def _labels_of_teacher(task: Task, teacher: str, order: Sequence[str] | None) -> list[str] | None:
     """The labels of the teacher, by output; None if it has none, or if those of the task already fit."""
     from mtkd.models.saved_model import is_saved_model

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
-from mtkd.pipelines.init_labels import with_teacher_labels
+from mtkd.pipelines.init_labels import is_classifier, with_teacher_labels
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
     guess_notes,
@@ -149,6 +149,8 @@ def init_pipeline(
         real_path(part.path): digest_file(part.path) for part in (*splits.values(), *others) if part.path
     }
     guess = guess_from_splits(splits, columns, label, kind)
+    if kind is None and guess.kind == "regress" and is_classifier(str(teacher) if teacher else None):
+        guess = guess_from_splits(splits, columns, label, "classify")
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(choose_task_name(name, names), guess)
     order = _given_order(task, teacher, teacher_labels)

@@ -182,3 +182,18 @@ def test_labels_that_the_teacher_does_not_know_are_an_error(
 def test_only_the_spelling_of_labels_is_ignored(labels: str, names: str, expected: str) -> None:
     found = respelled(labels.split(), names.split())
     assert [found.get(label, "-") for label in labels.split()] == expected.split()
+
+
+def test_ratings_are_classes_if_the_teacher_is_a_classifier(
+    tmp_path: Path, save_checkpoint: Callable[..., Path]
+) -> None:
+    data = tmp_path / "reviews.jsonl"
+    rows = [{"text": text, "rating": number % 5 + 1} for number, text in enumerate(TEXTS)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stars = {number: str(number + 1) for number in range(5)}
+    made = {}
+    for name, config in {"classes": {"id2label": stars}, "scores": {"num_labels": 1}}.items():
+        teacher = save_checkpoint("Bert", name, layers=3, **config)
+        made[name] = library.init_pipeline(data, out=tmp_path / f"job-{name}", teacher=teacher).task
+    assert made["classes"].kind == "classify" and made["classes"].labels == ("1", "2", "3", "4", "5")
+    assert made["scores"].kind == "regress"
