@@ -17,7 +17,6 @@ from mtkd.cli.lazy_group import LazyGroup
 from mtkd.cli.usage_errors import usage_error
 from mtkd.training.interrupts import Terminated, die_with_parent, sigterm_exits
 from tasks.common.errors import MtkdWarning, UserError, plain
-from tasks.common.temporary import no_temporary_root
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
@@ -109,6 +108,8 @@ def main() -> None:
         if error.errno == errno.ENOSPC:
             _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
         if "No usable temporary directory" in str(error):  # raised by another library
+            from tasks.common.temporary import no_temporary_root
+
             _fail(no_temporary_root().lines(), 2)
         if error.filename is None:
             raise

@@ -65,11 +65,7 @@ def predict_file(
 
     count, total, truncated = 0, None, TruncatedRows()
     if source != STANDARD:
-        total, blank = 0, 0
-        for _, rows in parts():
-            if rows is not None:
-                total, blank = total + len(rows), blank + count_blank(rows)
-        warn_of_blank(blank, str(source))
+        total = _check_rows((rows for _, rows in parts()), source)
     with (
         warnings.catch_warnings(),
         progress(f"predicting {task.name}", total) as advance,
@@ -89,6 +85,16 @@ def predict_file(
         warn_caller(f"{file_name(source)} has no rows: there is nothing to predict")
     truncated.warn(None if source == STANDARD else str(source))
     return count
+
+
+def _check_rows(parts: Iterable[Rows | None], source: Path) -> int:
+    """Read all rows of a file, and warn about empty texts; returns the number of rows."""
+    total, blank = 0, 0
+    for rows in parts:
+        if rows is not None:
+            total, blank = total + len(rows), blank + count_blank(rows)
+    warn_of_blank(blank, str(source))
+    return total
 
 
 def _example(predict: Predict, task: Task) -> dict[str, Any]:

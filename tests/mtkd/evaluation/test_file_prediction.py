@@ -254,7 +254,6 @@ def test_all_candidates_of_a_group_are_ranked_together(tmp_path: Path) -> None:
             {"block": 1},
             r"two\.jsonl:2: from here on, a column has values of another",
         ),
-        ("empty.jsonl", "o.csv", {}, "empty"),
     ],
 )
 def test_invalid_usage_is_one_error(
@@ -262,11 +261,10 @@ def test_invalid_usage_is_one_error(
 ) -> None:
     write_jsonl(tmp_path / "one.jsonl", [{"text": "a\tb"}])
     write_jsonl(tmp_path / "two.jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
-    write_jsonl(tmp_path / "empty.jsonl", [])
     place = Path(out) if out == "-" else tmp_path / out
     with pytest.raises(UserError, match=message):
         predict_file(predict_by_length, TASK, tmp_path / source, place, **more)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.jsonl", "one.jsonl", "two.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one.jsonl", "two.jsonl"]
 
 
 @pytest.fixture(scope="module")
