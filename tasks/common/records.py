@@ -117,22 +117,34 @@ def _without_check(raw: bytes, path: Path, hint: str | None) -> bytes:
     Raises:
         UserError: the values have changed since they were written.
     """
-    if f'"{CHECK}"'.encode() not in raw:
-        return raw
     try:
         values = json.loads(raw)
     except (ValueError, RecursionError):
         return raw  # the caller reports the error
-    recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
-    if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
-        return raw  # a key of the same name in somebody else's file
-    if recorded not in (short_digest(values), short_digest(_timeless(values))):
+    if not isinstance(values, dict):
+        return raw
+    recorded = values.get(CHECK)
+    if not _is_digest(recorded):
+        # Without the key, it is somebody else's file, unless a flipped bit has changed the name of the key.
+        names = filter(lambda name: _is_digest(values[name]), values)
+        if not any(short_digest(_without(values, name)) == values[name] for name in names):
+            return raw
+    others = _without(values, CHECK)
+    if recorded not in (short_digest(others), short_digest(_timeless(others))):
         restore = f"restore it from a copy, or {hint}" if hint else "restore it from a copy"
         raise UserError(
             f"{path} has changed since it was written",
             hint=f"{restore}; if you changed it on purpose, remove the key {CHECK!r} from it",
         )
-    return json.dumps(values).encode()
+    return json.dumps(others).encode()
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) is not None
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
 
 
 def check_record(value: Any, kind: type[Read], where: str, *, hint: str | None = None) -> Read:

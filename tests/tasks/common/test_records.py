@@ -123,3 +123,11 @@ def test_records_of_earlier_versions_are_read(tmp_path: Path) -> None:
     write_record(file, {"rows": 3})
     file.write_text(file.read_text(encoding="utf-8").replace("3,", '3, "seconds": 1.5,'), encoding="utf-8")
     assert read_record(file, dict[str, Any]) == {"rows": 3, "seconds": 1.5}
+
+
+def test_a_flipped_bit_in_the_name_of_the_digest_is_noticed(tmp_path):
+    file = tmp_path / "a.json"
+    write_record(file, {"files": {"a": "0123456789abcdef"}})
+    file.write_text(file.read_text().replace('"check"', '"chuck"'))
+    with pytest.raises(UserError, match="has changed since it was written"):
+        read_record(file, dict[str, Any])
