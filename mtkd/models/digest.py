@@ -10,11 +10,16 @@ from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
 
 
-def digest_weights(module: nn.Module) -> str:
-    """A SHA-256 of the names, dtypes and values of a module's parameters and buffers."""
+def digest_weights(module: nn.Module, *, without: str | None = None) -> str:
+    """A SHA-256 of the names, dtypes and values of a module's parameters and buffers.
+
+    Args:
+        without: leave out the submodules with this name.
+    """
     parts: list[bytes | str] = []
     for name, value in sorted(module.state_dict().items()):
-        parts += [name, str(value.dtype), tensor_bytes(value)]
+        if without not in name.split("."):
+            parts += [name, str(value.dtype), tensor_bytes(value)]
     return digest_bytes(*parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tasks.task import Task
 
 _SAMPLE = 100  # rows from which the content of a column is guessed
 _NO_VALUE = ("n/a", "na", "n.a.", "null", "none", "nan", "?", "-", "--")  # in lower case
+_FEW_VALIDATION_ROWS = 100
 
 
 def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
@@ -118,6 +120,17 @@ def few_rows_notes(task: Task, recipe: str, rows: int) -> list[str]:
     from mtkd.recipes import load_settings
 
     return few_rows_for_bilstm(load_settings(recipe, "distill", {}, task.name), rows)
+
+
+def few_validation_rows_notes(rows: int) -> list[str]:
+    """A warning about scores on a few validation rows."""
+    if rows >= _FEW_VALIDATION_ROWS:
+        return []
+    width = 100 * 1.96 * math.sqrt(0.8 * 0.2 / rows)
+    return [
+        f"with {counted(rows, 'validation row')}, an accuracy of 80% is known only to within {width:.0f} "
+        "points, and scores look too good, because the best epoch is chosen on these rows: label more"
+    ]
 
 
 def truncation_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:

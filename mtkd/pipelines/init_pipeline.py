@@ -18,6 +18,7 @@ from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_len
 from mtkd.pipelines.init_labels import is_classifier, with_teacher_labels
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
+    few_validation_rows_notes,
     guess_notes,
     label_notes,
     number_notes,
@@ -180,6 +181,7 @@ def init_pipeline(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
             "for validation"
         )
+    notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
     longest = max_length or length_limits(task)[1]
     lengths = token_lengths(task, splits["train"].raw.table, longest)

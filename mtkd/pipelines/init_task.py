@@ -36,6 +36,14 @@ def guess_from_splits(
     tables = [train.raw.table]
     names = tables[0].column_names
     validation = splits.get("validation")
+    if validation and len(names) == 1:
+        raise UserError(
+            f"{train.raw.path} has one column, {names[0]!r}, "
+            f"and the rows of {validation.raw.path} are for validation",
+            expected="labelled training rows, too",
+            hint="to distil a teacher without them, write a task file "
+            "(docs/unlabelled.md#without-labelled-training-rows)",
+        )
     if validation and set(names) <= set(validation.raw.table.column_names):
         tables.append(validation.raw.table.select(names))
     try:

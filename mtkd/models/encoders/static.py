@@ -197,7 +197,8 @@ def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Ten
         device = str(next(teacher.parameters()).device)
         tokenisers = (context.tokeniser.digest, context.teacher_tokeniser.digest)
         kept = b"" if context.kept is None else context.kept.tobytes()
-        model = (teacher.config.model_dump_json(), digest_weights(teacher), device)
+        # Hidden states do not depend on the pooler, which is loaded for a student but not for its control.
+        model = (teacher.config.model_dump_json(), digest_weights(teacher, without="pooler"), device)
         parts = ("token vectors", *model, *tokenisers, str(width))
         return digest_bytes(*parts, kept)
 

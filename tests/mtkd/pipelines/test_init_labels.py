@@ -14,6 +14,7 @@ import pytest
 
 import mtkd as library
 from mtkd.teachers.label_order import respelled
+from tasks.common.errors import UserError
 from tasks.data.sources import PocketSource
 from tasks.glue import TASKS
 
@@ -197,3 +198,17 @@ def test_ratings_are_classes_if_the_teacher_is_a_classifier(
         made[name] = library.init_pipeline(data, out=tmp_path / f"job-{name}", teacher=teacher).task
     assert made["classes"].kind == "classify" and made["classes"].labels == ("1", "2", "3", "4", "5")
     assert made["scores"].kind == "regress"
+
+
+def test_validation_rows_and_texts_without_labels_are_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "dev.jsonl", ["good", "bad"] * 40)
+    (tmp_path / "crawled.csv").write_text("text\na film\nanother film\n")
+    files = [tmp_path / "dev.jsonl", tmp_path / "crawled.csv"]
+    with pytest.raises(UserError, match=r"one column, .*dev\.jsonl are for validation"):
+        library.init_pipeline(files, out=tmp_path / "job")
+
+
+def test_few_validation_rows_give_a_note(tmp_path: Path) -> None:
+    data = write(tmp_path / "reviews.jsonl", ["good", "bad"] * 40)
+    notes = library.init_pipeline(data, out=tmp_path / "job", validation_fraction=0.5).notes
+    assert any("an accuracy of 80% is known only to within 12 points" in note for note in notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,20 +195,25 @@ def test_token_vectors_are_cached_and_damaged_ones_are_computed_again(
     assert torch.equal(vectors(replace(context, cache=tmp_path / "file")), first), "it cannot be written"
 
 
-@pytest.mark.parametrize("has_run", [True, False])
+@pytest.mark.parametrize("kind", ["run", "encoder", "checkpoint"])
 def test_the_token_vectors_of_a_teacher_are_computed_once_for_all_runs(
-    has_run: bool,
+    kind: str,
     counted_runs: list[int],
     tiny_teacher: Path,
     tiny_encoder: Path,
+    save_checkpoint: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(tiny_teacher, tmp_path / "teacher")
-    teacher = tmp_path / "teacher" if has_run else tiny_encoder
+    has_run = kind == "run"
+    teacher = tiny_encoder
+    if has_run:
+        teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
+    elif kind == "checkpoint":
+        teacher = save_checkpoint("Bert", id2label={0: "negative", 1: "positive"})
     for seed in (0, 1):
-        for supervision in ("teacher", "labels") if has_run else ("labels",):
+        for supervision in ("labels",) if kind == "encoder" else ("teacher", "labels"):
             sets = {
                 "student.static.width": 8,
                 "train.steps": 1,
