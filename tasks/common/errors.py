@@ -80,7 +80,7 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
 def did_you_mean(value: str, names: Sequence[str]) -> str:
     """`(did you mean 'NAME'?)` with the most similar name, or two if equally similar; "" if there is none."""
     ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
-    same = [name for name in names if name.casefold() == value.casefold()]
+    same = [name for name in names if name.strip().casefold() == value.strip().casefold()]
     near = ends or same or difflib.get_close_matches(value, names, n=2, cutoff=_cutoff(value))
     ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
     equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]

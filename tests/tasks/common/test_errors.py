@@ -41,3 +41,4 @@ def test_names_with_spaces_or_commas_are_quoted() -> None:
 
 def test_a_name_in_another_case_is_suggested() -> None:
     assert did_you_mean("RTE", ["ax", "rte", "RT"]) == " (did you mean 'rte'?)"
+    assert did_you_mean("POSITIVE ", ["Positive", "Negative"]) == " (did you mean 'Positive'?)"
