@@ -187,7 +187,12 @@ def _files_at(key: str, text: str, must_exist: bool) -> list[Path]:
 def _missing(key: str, text: str) -> UserError:
     folder = Path(text).parent
     beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-    return UserError(f"`{key}={text!r}`: no such file or directory{did_you_mean(text, beside)}")
+    return UserError(
+        f"`{key}={text!r}`: no such file or directory{did_you_mean(text, beside)}",
+        hint=None
+        if Path(text).is_absolute()
+        else f"the path is relative to the pipeline, so it stands for {os.path.abspath(text)}",
+    )
 
 
 class Digests:
