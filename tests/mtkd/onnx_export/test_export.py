@@ -136,7 +136,10 @@ def test_an_export_runs_without_torch(exported: Path, tiny_teacher: Path) -> Non
     "code",
     [
         "from mtkd.runtime import OnnxModel; OnnxModel({place!r}).predict('sst2', ['a fine film'])",
-        "from mtkd.onnx_export.graphs import require_exporter; require_exporter()",
+        pytest.param(
+            "from mtkd.onnx_export.graphs import require_exporter; require_exporter()",
+            marks=pytest.mark.slow(reason="imports the exporter in a new process"),
+        ),
     ],
 )
 def test_onnxruntime_sends_no_usage_data(code: str, tiny_encoder: Path, tmp_path: Path) -> None:

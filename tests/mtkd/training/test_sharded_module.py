@@ -28,6 +28,7 @@ def assert_close(one: Path, other: Path, atol: float) -> None:
         )
 
 
+@pytest.mark.slow(reason="trains in two processes, twice")
 def test_training_with_sharded_weights_matches_ddp(
     tiny_teacher: Path, tmp_path: Path, processes: Any
 ) -> None:
