@@ -105,15 +105,7 @@ def main() -> None:
             2,
         )
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
-        if "No usable temporary directory" in str(error):  # raised by another library
-            from tasks.common.temporary import no_temporary_root
-
-            _fail(no_temporary_root().lines(), 2)
-        if error.filename is None:
-            raise
-        _fail([f"cannot use {str(error.filename)[:200]}: {error.strerror}"], 2)
+        _fail_for_os_error(error)
     except (MemoryError, RuntimeError) as error:
         if type(error).__name__ == "DistBackendError" or re.search(_CONNECTION_LOST, str(error)):
             _fail(
@@ -126,6 +118,19 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise
         _fail(["there is not enough memory for this", "  hint: use smaller sizes or batches"], 2)
+
+
+def _fail_for_os_error(error: OSError) -> None:
+    """Exit with an error about the disk or a file; raises the error itself if it names no file."""
+    if error.errno == errno.ENOSPC:
+        _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
+    if "No usable temporary directory" in str(error):  # raised by another library
+        from tasks.common.temporary import no_temporary_root
+
+        _fail(no_temporary_root().lines(), 2)
+    if error.filename is None:
+        raise error
+    _fail([f"cannot use {str(error.filename)[:200]}: {error.strerror}"], 2)
 
 
 def _first_missing(name: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part
+from mtkd.pipelines.init_task import guess_from_splits
 from tasks.common.errors import UserError, shorten
 from tasks.guess import Guess
 from tasks.guess_labels import guessed_texts, row_labels, without_label
@@ -78,12 +79,26 @@ def _respelled(labels: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return respelled(labels, names)
 
 
-def is_classifier(teacher: str | None) -> bool:
+def guess_for_teacher(
+    splits: Mapping[str, Part],
+    columns: Sequence[str],
+    label: str | None,
+    kind: str | None,
+    teacher: str | None,
+) -> Guess:
+    """Like `guess_from_splits`, but ratings are classes for a checkpoint that predicts classes."""
+    guess = guess_from_splits(splits, columns, label, kind)
+    if kind is None and guess.kind == "regress" and teacher and _is_classifier(teacher):
+        return guess_from_splits(splits, columns, label, "classify")
+    return guess
+
+
+def _is_classifier(teacher: str) -> bool:
     """True if the teacher is a transformers checkpoint that predicts one of several classes."""
     from mtkd.teachers.checkpoint_config import checkpoint_config
     from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 
-    if teacher is None or not (directory := checkpoint_directory(teacher)):
+    if not (directory := checkpoint_directory(teacher)):
         return False
     config = checkpoint_config(directory)
     kinds = ("regression", "multi_label_classification")

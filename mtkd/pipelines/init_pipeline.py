@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts
 from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
-from mtkd.pipelines.init_labels import is_classifier, with_teacher_labels
+from mtkd.pipelines.init_labels import guess_for_teacher, with_teacher_labels
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
     few_validation_rows_notes,
@@ -29,7 +29,7 @@ from mtkd.pipelines.init_notes import (
 )
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
-from mtkd.pipelines.init_task import choose_task_name, guess_from_splits, task_from_guess, validate_rows
+from mtkd.pipelines.init_task import choose_task_name, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.row_checks import is_blank
@@ -149,9 +149,7 @@ def init_pipeline(
     inputs = {
         real_path(part.path): digest_file(part.path) for part in (*splits.values(), *others) if part.path
     }
-    guess = guess_from_splits(splits, columns, label, kind)
-    if kind is None and guess.kind == "regress" and is_classifier(str(teacher) if teacher else None):
-        guess = guess_from_splits(splits, columns, label, "classify")
+    guess = guess_for_teacher(splits, columns, label, kind, str(teacher) if teacher else None)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(choose_task_name(name, names), guess)
     order = _given_order(task, teacher, teacher_labels)
