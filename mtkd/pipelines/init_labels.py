@@ -25,8 +25,8 @@ def with_teacher_labels(
 ) -> tuple[Guess, dict[str, Part], list[str]]:
     """Use the labels of the teacher, if those of the rows are some of them, perhaps in another spelling.
 
-    Nothing changes if the labels fit, or if one of them is no label of the teacher (`plan_student` refuses
-    them).
+    Nothing changes if the labels fit, or if one of them is not one of the teacher's labels (`plan_student`
+    refuses them).
 
     Args:
         task: the task that was guessed from the rows.
@@ -37,7 +37,7 @@ def with_teacher_labels(
     Returns:
         The guess with the labels of the teacher, the rows with labels in its spelling, and notes.
     """
-    names = _labels_of_teacher(task, teacher, order)
+    names = _other_labels_of_teacher(task, teacher, order)
     if names is None or len(set(names)) < len(names):
         return guess, dict(splits), []
     spelling = _respelled(guess.labels, names)
@@ -49,7 +49,7 @@ def with_teacher_labels(
     notes = []
     if changed:
         shown = shorten(f"{label!r} as {name!r}" for label, name in changed.items())
-        notes.append(f"the labels are written as the teacher writes them: {shown}")
+        notes.append(f"labels are respelt to match the teacher: {shown}")
     labelled = {split: part for split, part in splits.items() if split != UNLABELLED}
     respelled_parts = {split: _respelled_part(part, guess, names) for split, part in labelled.items()}
     return replace(guess, labels=tuple(names)), {**splits, **respelled_parts}, notes
@@ -105,7 +105,7 @@ def _is_classifier(teacher: str) -> bool:
     return config.num_labels > 1 and getattr(config, "problem_type", None) not in kinds
 
 
-def _labels_of_teacher(task: Task, teacher: str, order: Sequence[str] | None) -> list[str] | None:
+def _other_labels_of_teacher(task: Task, teacher: str, order: Sequence[str] | None) -> list[str] | None:
     """The labels of the teacher, by output; None if it has none, or if those of the task already fit."""
     from mtkd.models.saved_model import is_saved_model
     from mtkd.teachers.checkpoint_config import checkpoint_config, output_names
@@ -142,7 +142,8 @@ def _respelled_part(part: Part, guess: Guess, names: Sequence[str]) -> Part:
     if guess.kind == "multilabel":
         rows = zip(row_labels(column, guess.kind), without_label(column, guess.kind).to_pylist(), strict=True)
         lists = [
-            None if gone else [*dict.fromkeys(spelling.get(text, text) for text in row)] for row, gone in rows
+            None if is_missing else [*dict.fromkeys(spelling.get(text, text) for text in row)]
+            for row, is_missing in rows
         ]
         labels = pa.array(lists, pa.list_(pa.string()))
     else:

@@ -26,7 +26,7 @@ def training_rows(source: DataSource, task: Task, unlabelled: UnlabelledRequest 
     if unlabelled is None or not unlabelled_rows_suffice(source, task, unlabelled):
         return load_rows(source, task, task.train)
     rows = next(iter(validation_rows(source, task, 1).values()))
-    return replace(rows.slice(0, 0), split=task.train)
+    return replace(rows.slice(0, 0), split=task.train)  # only their columns are needed
 
 
 def unlabelled_rows_suffice(source: DataSource, task: Task, unlabelled: UnlabelledRequest) -> bool:
@@ -35,9 +35,9 @@ def unlabelled_rows_suffice(source: DataSource, task: Task, unlabelled: Unlabell
     Raises:
         UserError: a file of unlabelled rows does not exist.
     """
-    learns_from_teacher = task.soft_labels is None and task.group is None
+    can_lack_labels = task.soft_labels is None and task.group is None
     is_missing = task.train not in (*task.files, *source.splits(task))
-    return learns_from_teacher and is_missing and unlabelled.open(source, task) is not None
+    return can_lack_labels and is_missing and unlabelled.open(source, task) is not None
 
 
 def validation_rows(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
@@ -57,6 +57,6 @@ def validation_rows(source: DataSource, task: Task, limit: int | None) -> dict[s
         raise UserError(
             f"{error.problem}; training needs a validation split",
             expected=error.expected,
-            hint=f"{hint}; its rows need labels (docs/unlabelled.md#how-many-labelled-rows)",
+            hint=f"{hint}; validation rows need labels (docs/unlabelled.md#how-many-labelled-rows)",
         )
     return {split: load_rows(source, task, split, limit) for split in present}

@@ -78,7 +78,7 @@ def test_labels_in_several_spellings_become_those_of_the_teacher(
     data = write(tmp_path / "reviews.jsonl", [str(random.choice(spellings[number])) for number in classes])
     made = mtkd("init", data, "--out", tmp_path / "job", "--teacher", teacher, *HALF)
     assert made.code == 0, made.err
-    assert " ".join(made.out.split()).count("the labels are written as the teacher writes them: ") == 1
+    assert " ".join(made.out.split()).count("labels are respelt to match the teacher: ") == 1
     task = tomllib.loads((tmp_path / "job" / "reviews.toml").read_text())
     assert task["labels"] == names
     held_out = pq.read_table(tmp_path / "job" / "reviews-validation.parquet").to_pylist()
