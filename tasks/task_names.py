@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tasks.common.argument_markers import Expected
-from tasks.common.errors import UserError, a_type, unknown
+from tasks.common.errors import UserError, a_type, did_you_mean_path, unknown
 from tasks.glue import TASKS
 from tasks.task import Task
 
@@ -128,6 +128,8 @@ def _named(word: str, own_tasks: Mapping[str, Task], data: Any) -> list[Task]:
         by_file = f"a task of your own is named by its file: {', '.join(files)}" if files else ""
         if os.path.isfile(word):
             by_file = f"this is a file; `mtkd.init_pipeline({word!r}, ...)` writes a task file for rows"
+        elif Path(word).suffix and (near := did_you_mean_path(Path(word))):
+            by_file = f"there is no file {word!r}{near}"
         if own_tasks:
             hint = by_file or "name one of its tasks, or a task's .toml file"
             raise unknown("task of this model", word, own_tasks, hint=hint)

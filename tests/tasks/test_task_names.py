@@ -162,3 +162,10 @@ def test_a_misspelt_task_file_gets_a_suggestion(tmp_path: Path) -> None:
             with pytest.raises(UserError) as error:
                 resolve("tickets", known, data)
             assert error.value.hint == f"a task of your own is named by its file: {job / 'tickets.toml'}"
+
+
+def test_a_mistyped_task_file_gets_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "tickets.toml").touch()
+    with pytest.raises(UserError) as caught:
+        resolve(str(tmp_path / "tickets.tml"))
+    assert f"did you mean {str(tmp_path / 'tickets.toml')!r}?" in str(caught.value.hint)
