@@ -6,6 +6,7 @@ PCA and weighting them by how rare the token is. They are then trained like all 
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -193,6 +194,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
 def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Tensor:
     """The principal components of the teacher's states, (V, width); they are computed once and cached."""
 
+    @functools.cache  # reading all weights takes long, and both caches ask for it
     def key() -> str:
         device = str(next(teacher.parameters()).device)
         tokenisers = (context.tokeniser.digest, context.teacher_tokeniser.digest)
