@@ -64,7 +64,7 @@ class ShardedModule(ParallelModule):
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Clip the gradient norm to `max_norm`; returns the norm before clipping, a scalar."""
-        return _gathered(super().clip_grad_norm(max_norm))
+        return _gathered(nn.utils.clip_grad_norm_(self.module.parameters(), max_norm))
 
     @torch.no_grad()
     def gather_weights(self) -> None:
