@@ -111,6 +111,7 @@ def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
     batches = [collate(draw.rows, draw.indices).to(device) for draw in draws]
 
     def run() -> None:
+        optimizer.grad_scale = None  # type: ignore[attr-defined]  # by which the loop's steps clip
         for batch in batches:
             counts = [len(batch)]
             loss, _ = module(tasks[batch.task], batch, None, counts, 0.0, counts)
