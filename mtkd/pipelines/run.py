@@ -10,6 +10,7 @@ from typing import Any
 from mtkd.models.shared_results import shared_results
 from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
+from mtkd.pipelines.control_check import different_students
 from mtkd.pipelines.init_write import changed_sources
 from mtkd.pipelines.pipeline_file import load_steps, output_directory, override, read_pipeline
 from mtkd.pipelines.pipeline_runner import PipelineRunner, StepResult
@@ -65,6 +66,8 @@ def run_pipeline(
                 f"{source} has changed since `mtkd init`; the job still uses its rows from then. To use the "
                 "new rows, repeat `mtkd.init_pipeline` with the same arguments and `overwrite=True`."
             )
+        for difference in different_students(steps):
+            warn_caller(difference)
         if dry_run or estimate:
             with shared_results():
                 return runner.plan(estimate)

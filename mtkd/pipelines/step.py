@@ -162,14 +162,23 @@ def check_step(step: Step) -> dict[str, Any]:
     if step.command == "compare":
         load_grid(params["grid"], {}, {}, params["without"], has_teacher=bool(params["teacher"]))
     if step.command in TRAINS:
-        tasks = params.get("tasks") or params.get("task") or "glue"
-        shorthands = {name: params.get(name) for name in SHORTHANDS}
-        settings = load_recipe(step.command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
+        settings = training_settings(step.command, params)
         if step.command == "distill" and settings.student.embedding_file:
             settings.student.check_start()
     if (files := params.get("unlabelled")) and params.get("tasks"):
         UnlabelledRequest(files).check(resolve(params["tasks"]))
     return params
+
+
+def training_settings(command: str, params: Mapping[str, Any]) -> Any:
+    """The settings of a training command: its recipe, with the changes of its options.
+
+    Args:
+        params: the parameters of the command, as `check_step` returns them.
+    """
+    tasks = params.get("tasks") or params.get("task") or "glue"
+    shorthands = {name: params.get(name) for name in SHORTHANDS}
+    return load_recipe(command, params["recipe"], tasks, parse_set(params["sets"]), **shorthands)
 
 
 def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 import tomllib
@@ -237,6 +238,20 @@ def test_a_step_that_copies_the_number_of_steps_is_evaluated_as_often(
     assert commands[-2][-2:] == ["train.steps_per_epoch=4", "--overwrite"]
     again = library.run_pipeline(file, settings={"steps.student.lr": 0.1}, dry_run=True)[2]
     assert again.reason == "'student' runs again"
+
+
+def test_a_student_that_differs_from_its_control_is_a_warning(file: Path) -> None:
+    student = file.read_text().partition("[steps.student]")[2].partition("[steps.teacher]")[0]
+    control = student.replace("steps = 2", 'steps = "@student"')
+    file.write_text(f"{file.read_text()}[steps.control]{control}")
+    sizes = "steps.control.set.student.bilstm"
+    library.run_pipeline(file, settings={f"{sizes}.embeddings": "random"}, dry_run=True)  # no warning
+    with pytest.warns(UserWarning, match=r"differ in student.bilstm.hidden_size \(8, 9\)\. If"):
+        library.run_pipeline(file, settings={f"{sizes}.hidden_size": 9}, dry_run=True)
+    other = re.sub("set.student.(head|bilstm).*", "", control).replace("mkd-lstm", "layerwise-3")
+    file.write_text(file.read_text().replace(control, other))
+    with pytest.warns(UserWarning, match=r"student.kind \('bilstm-biattention', 'transformer'\)\. If"):
+        library.run_pipeline(file, dry_run=True)
 
 
 def test_labels_with_commas_are_not_split() -> None:
