@@ -19,7 +19,7 @@ from tasks.common.shards import ShardEntry
 
 _MALFORMED = "is not a list of digests as mtkd writes it, so the files that it lists could not be checked"
 # Records that hold a digest of themselves, but not of other files.
-_SELF_DIGESTED = (RUN_FILE, "result.json", "compare.json", "questions.json", "pipeline.json")
+_SELF_DIGESTED = (RUN_FILE, "result.json", "compare.json", "questions.json", "pipeline.json", "filter.json")
 
 
 @dataclass

@@ -27,7 +27,7 @@ from mtkd.output_files.parquet_shards import KEY, ParquetFormat, footer_text
 from mtkd.output_files.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.errors import UserError
-from tasks.common.files import write_json, write_text
+from tasks.common.files import write_text
 from tasks.common.progress import Advance
 from tasks.common.records import write_record
 from tasks.common.sha256 import digest_bytes
@@ -271,7 +271,7 @@ def _finish(
     )
     write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=spec.settings.labels))
     report = {"all": total.to_json(), "tasks": {name: part.to_json() for name, part in by_task.items()}}
-    write_json(out / REPORT, report)
+    write_record(out / REPORT, report)
     write_record(out / MANIFEST, manifest.to_json())
 
 

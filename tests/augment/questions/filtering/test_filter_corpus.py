@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,13 @@ def test_the_result_is_a_question_corpus_with_dataset_card_and_report(finished_c
     assert report["all"]["dropped"]["round_trip"] == 16
     card = (out / "README.md").read_text()
     assert "| dropped: copied from the context | 8 | 3.6% |" in card and "has the teacher's answer" in card
+
+
+def test_damage_to_the_report_is_found(finished_corpus, tmp_path):
+    out = shutil.copytree(finished_corpus[0], tmp_path / "corpus")
+    assert not mtkd.verify(out).damaged
+    (out / "filter.json").write_text((out / "filter.json").read_text().replace('"read": ', '"read": 1', 1))
+    assert list(mtkd.verify(out).damaged) == [str(out / "filter.json")]
 
 
 def test_labels_are_the_teachers_answers_and_omitted_by_default(finished_corpus, corpus, tmp_path):
