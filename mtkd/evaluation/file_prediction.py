@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import MtkdWarning, UserError, unknown, warn_caller
 from tasks.common.progress import progress
 from tasks.common.reading import require_file
+from tasks.data.blank_texts import count_blank, warn_of_blank
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows, unlabelled_rows_or_none

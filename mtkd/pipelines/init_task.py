@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part, without_role
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.common.reading import real_path
 from tasks.data.loading import require_valid
+from tasks.data.schema import fit_columns
 from tasks.data.unlabelled import checked_batches
 from tasks.glue import TASKS
 from tasks.guess import Guess, guess_task

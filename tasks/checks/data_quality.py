@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.row_checks import Problem
 from tasks.checks.split_statistics import SAMPLE, SplitStatistics
 from tasks.common.errors import brief, counted, shorten
 from tasks.common.hub_loading import embedded_encoder
 from tasks.data.raw_table import RawTable
+from tasks.data.row_checks import Problem
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, nearly_equal_labels

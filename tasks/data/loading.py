@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.row_checks import NULL_TEXT, ProblemSummary, find_problems
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, counted
 from tasks.common.mapped import release_pages
 from tasks.common.sha256 import LongPart, digest_bytes, digest_parts
 from tasks.data.raw_table import RawTable
+from tasks.data.row_checks import NULL_TEXT, ProblemSummary, find_problems
 from tasks.data.rows import STEP, Rows, concat
+from tasks.data.schema import fit_columns
 from tasks.data.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels

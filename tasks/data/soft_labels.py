@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.checks.label_agreement import better_order
 from tasks.common.errors import UserError, counted, shorten
+from tasks.data.label_agreement import better_order
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.task import Task

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.remote import local_copy, with_local_paths
 from tasks.common.scalar_checks import path_problem
@@ -23,6 +22,7 @@ from tasks.data.file_patterns import files_of_task
 from tasks.data.file_readers import SplitFiles, read_batches
 from tasks.data.missing_data import missing_file
 from tasks.data.raw_table import RawTable
+from tasks.data.schema import fit_columns
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, did_you_mean
 from tasks.common.mapped import MappedTexts, mapped
 from tasks.common.urls import url_of
@@ -30,6 +29,7 @@ from tasks.data.loading import require_valid, sample_indices, sample_rows
 from tasks.data.missing_data import missing_unlabelled
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import ANSWERS, STEP, Rows, concat, has_label
+from tasks.data.schema import fit_columns
 from tasks.data.sources import DataSource, ReadBatches, read_all_batches
 from tasks.data.tables import as_table, single_column
 from tasks.task import UNLABELLED, Task
