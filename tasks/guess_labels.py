@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
-from tasks.data.raw_table import is_list_column
+from tasks.data.raw_table import TEXT_TYPES, is_list_column
 from tasks.task_types.labels import label_texts, means_unlabelled, split_label_list
 
 MAX_LABELS = 1000
@@ -40,9 +40,9 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
     return table.select(names)
 
 
-def guessed_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> pa.Array:
+def guessed_texts(column: pa.ChunkedArray) -> pa.Array:
     """`label_texts`; if all are numbers, whole numbers without a decimal point, as in a column of numbers."""
-    texts = label_texts(column, name)
+    texts = label_texts(column)
     if as_numbers(texts.filter(pa.array(~means_unlabelled(texts))).unique().to_pylist()) is None:
         return texts
     return pc.replace_substring_regex(texts, r"^([+-]?\d+)\.0*$", r"\1")
@@ -68,7 +68,7 @@ def is_minus_one(text: str | None) -> bool:
 
 def is_text_column(kind: pa.DataType) -> bool:
     """True for a column of text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return kind in TEXT_TYPES
 
 
 def is_nested_column(kind: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, MIN_CLASS_ROWS, label
 from tasks.common.errors import counted, shorten
 from tasks.common.records import as_toml
 from tasks.data.raw_table import RawTable
-from tasks.data.soft_labels import has_soft_labels, read_soft_labels
+from tasks.data.soft_labels import can_have_soft_labels, read_soft_labels
 from tasks.guess import Guess
 from tasks.guess_labels import (
     FEW_WRONG,
@@ -52,7 +52,7 @@ def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
 
 def probability_columns(task: Task, raw: RawTable) -> list[str]:
     """The columns that seem to hold a probability for each label, as the `soft_labels` of a task do."""
-    if not task.labels or not has_soft_labels(task):
+    if not task.labels or not can_have_soft_labels(task):
         return []
     first = replace(raw, table=raw.table.slice(0, _SAMPLE))
     found = []

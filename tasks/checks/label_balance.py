@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.checks.data_quality import has_soft_rows
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
 
@@ -29,7 +28,7 @@ class Balance:
         self._task = task
         self._needs_all_rows = "range" in task.type.fields and task.range is None
         self._rows: dict[str, int] = {}
-        self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
+        self._without_label = "soft labels" if task.has_soft_labels(split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
 
     def add(self, labels: ParsedLabels) -> None:

@@ -15,7 +15,7 @@ from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
 from tasks.data.parquet_files import open_parquet
-from tasks.data.raw_table import check_header, python_values
+from tasks.data.raw_table import check_header, holds_text, python_values
 from tasks.data.text_lines import bounded, opened, repeated_key
 from tasks.task import Task
 
@@ -180,6 +180,5 @@ def _check_column(path: Path, column: str) -> None:
     if column not in schema.names:
         raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column='NAME'`")
     kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+    if not holds_text(kind):
         raise UserError(f"{path}: column {column!r} holds {kind}, not text")

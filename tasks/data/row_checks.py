@@ -118,7 +118,7 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     if raw.table.num_rows == 0:
         return [*lines, Problem(raw.path, None, "there are no rows")], None
     labels = task.type.read_labels(task, split, raw)
-    if task.soft_labels is not None and split == task.train:
+    if task.has_soft_labels(split):
         soft = read_soft_labels(task, raw)
         if wrong_order := contradicted_labels(task, soft, labels.values):
             lines.append(Problem(raw.path, task.soft_labels, wrong_order))

@@ -27,7 +27,7 @@ _MAX = 1e38  # of a logit, as float32
 _BLANK = ("", "nan", "null", "none")  # cells without soft labels
 
 
-def has_soft_labels(task: Task) -> bool:
+def can_have_soft_labels(task: Task) -> bool:
     """True if rows of tasks of this type can have soft labels: one number per label, or one score."""
     outputs = task.type.n_outputs(task)
     return not task.type.predicts_spans and (

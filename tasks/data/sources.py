@@ -75,7 +75,7 @@ class DataSource(ABC):
         read = self._find(task, split)
         if read is None:
             raise self.missing(task, split)
-        unknown = task.soft_labels is not None and task.soft_labels_kind is None and split == task.train
+        unknown = task.has_soft_labels(split) and task.soft_labels_kind is None
         for raw in read(whole or unknown):
             yield with_label_names(task, replace(raw, table=fit_columns(task, split, raw)))
 
@@ -245,25 +245,23 @@ def open_data(spec: Any) -> DataSource:
         raise UserError(f"`data={brief(str(spec))}` is not valid", expected=expected)
     root = local_copy(url) if (url := url_of(spec)) else Path(os.path.expanduser(spec))
     if not root.is_dir():
-        problem = "is a file" if root.exists() else "does not exist"
-        names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
-        near = did_you_mean(str(spec), names)
-        place = f"DIR/TASK/validation{root.suffix}"
-        raise UserError(
-            f"the data directory {str(spec)!r} {problem}{near}",
-            expected="pocket, hub or a directory",
-            hint=f"put the file in a directory, as {place} (TASK: the task's name)"
-            if root.is_file()
-            else None,
-        )
+        raise _no_directory(str(spec), root)
     from tasks.data.directory_source import DirectorySource
 
     return DirectorySource(root)
 
 
-def _beside(path: Path) -> list[Path]:
-    """The directories beside a missing one."""
-    return [entry for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+def _no_directory(spec: str, root: Path) -> UserError:
+    """The error for a data directory that does not exist, or that is a file."""
+    problem = "is a file" if root.exists() else "does not exist"
+    beside = root.parent.iterdir() if root.parent.is_dir() else ()
+    directories = [str(root.with_name(entry.name)) for entry in beside if entry.is_dir()]
+    place = f"DIR/TASK/validation{root.suffix}"
+    return UserError(
+        f"the data directory {spec!r} {problem}{did_you_mean(spec, [*_SOURCES, *directories])}",
+        expected="pocket, hub or a directory",
+        hint=f"put the file in a directory, as {place} (TASK: the task's name)" if root.is_file() else None,
+    )
 
 
 _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}

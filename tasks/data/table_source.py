@@ -31,11 +31,11 @@ class TableSource(DataSource):
     Args:
         tables: task name -> split -> rows (see `as_table`) or the path of a file, such as
             {"rte": {"train": frame, "validation": "dev.csv"}}.
-        name: the name of the source in messages and records.
     """
 
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
-        self.name = name
+    name = "memory"
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]]):
         self._tables: dict[str, dict[str, pa.Table | Path]] = {}
         shown = "dataset_dict" if type(tables).__name__.endswith("DatasetDict") else "{'train': ...}"
         for task, splits in tables.items():

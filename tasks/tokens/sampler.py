@@ -101,8 +101,7 @@ class TaskSampler:
         self._mixing = mixing
         self._seed = seed
         self._epochs = epochs
-        one_pass = sum(stream.size(0) for stream in self._streams.values())
-        self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
+        self._steps = self._pass_size(0) if steps_per_epoch is None else steps_per_epoch
         self._cuts_passes = mixing == "all" and steps_per_epoch is not None
         self._last_pass: tuple[int, list[BatchIndices]] = (-1, [])  # number and batches, for `_cut_epoch`
         self._before = [np.zeros(len(self._streams), np.int64)]  # filled by `_batches_before`
