@@ -21,7 +21,8 @@ class LabelCount:
 class Balance:
     """Counts rows per label.
 
-    For scores of a task without a range, the intervals depend on all rows, so counting starts after the last.
+    For scores of a task without a range, the intervals depend on all rows, so rows are counted after the last
+    one has been added.
     """
 
     def __init__(self, task: Task, split: str):

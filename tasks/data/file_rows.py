@@ -192,8 +192,12 @@ class FileRows(RowsInFiles):
         Raises:
             UserError: a file has changed since it was planned, or a row is invalid.
         """
+        return concat(self.batches())
+
+    def batches(self) -> Iterator[Rows]:
+        """The rows of `read`, in batches, so that they need not fit into memory together."""
         parts = parse_tables(self.task, self.split, self.raw_tables(), self.first)
-        return concat(require_no_errors(parts, f"{self.task.name}/{self.split}"))
+        return require_no_errors(parts, f"{self.task.name}/{self.split}")
 
     def raw_tables(self) -> Iterator[RawTable]:
         """The raw rows with the task's columns, in batches; no table crosses a block boundary."""

@@ -66,8 +66,8 @@ class DataSource(ABC):
         """The rows of `raw_table`, in batches, so that a split may be larger than memory.
 
         Args:
-            whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
-                values together decide.
+            whole: yield all rows in one table. Rows with soft labels always come in one table if the task
+                does not name the kind of these, since that is decided from all of them.
 
         Raises:
             UserError: as for `raw_table`, when the iterator reaches the row.
@@ -274,7 +274,7 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
 
 
 def at_once(read: Callable[[], RawTable]) -> ReadSplit:
-    """A `Read` function for a table that can only be read as a whole."""
+    """A `ReadSplit` function for a table that can only be read as a whole."""
 
     def parts(whole: bool) -> Iterator[RawTable]:
         raw = read()

@@ -17,7 +17,8 @@ from tasks.scoring.row_predictions import RowPredictions
 from tasks.scoring.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
-from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
+from tasks.task_types.results import LossSum, SplitScores
+from tasks.task_types.task_type import Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
