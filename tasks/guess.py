@@ -20,7 +20,6 @@ from tasks.guess_labels import (
     as_numbers,
     check_label_kind,
     is_minus_one,
-    is_nested_column,
     is_text_column,
     label_kind,
     ordered_labels,
@@ -150,7 +149,7 @@ def _check_given(
 
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
     """Raise UserError if the name of the label column looks like a label."""
-    values = [] if is_nested_column(column.type) else plain_values(column)
+    values = [] if pa.types.is_nested(column.type) else plain_values(column)
     if label in values or (as_numbers([label]) is not None and as_numbers(values) is not None):
         raise UserError(
             f"the first line of {what} looks like a row, not like column names: {label!r} is a label",

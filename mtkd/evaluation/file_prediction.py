@@ -20,8 +20,7 @@ from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows, unlabelled_rows_or_none
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.text_lines import STANDARD, input_path, output_path
-from tasks.data.text_lines import shown as file_name
+from tasks.data.text_lines import STANDARD, file_name, input_path, output_path
 from tasks.task import Task
 
 Predict = Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]]

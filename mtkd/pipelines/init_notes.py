@@ -24,7 +24,6 @@ from tasks.guess_labels import (
     as_numbers,
     guessed_texts,
     is_minus_one,
-    is_nested_column,
     is_text_column,
     row_labels,
 )
@@ -62,7 +61,7 @@ def probability_columns(task: Task, raw: RawTable) -> list[str]:
         if (
             name not in (*task.columns, task.label)
             and len(values)
-            and (is_json or is_nested_column(values.type))
+            and (is_json or pa.types.is_nested(values.type))
         ):
             read = read_soft_labels(replace(task, soft_labels=name), first)
             found += [name] if read.kind == "probabilities" and read.valid.any() else []

@@ -15,6 +15,7 @@ from tasks.data.soft_labels import contradicted_labels, read_soft_labels
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
+NULL_TEXT = "null instead of text"
 _EXAMPLES = 3  # rows that are printed if many have the same problem
 
 
@@ -127,9 +128,6 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     row_problems = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     row_problems.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in row_problems], labels
-
-
-NULL_TEXT = "null instead of text"
 
 
 def is_blank(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -18,6 +18,7 @@ from tasks.data.corpus_reader import QUESTION_SCHEMA
 from tasks.data.rows import Rows
 
 _CHUNK = 256  # paragraphs that are sorted by length and decoded together
+_MAX_QUESTIONS = 100  # questions per paragraph, and beams
 _ABOUT = (
     "The questions were generated from paragraphs by a T5 that was fine-tuned to write questions (WaLDORf, "
     "Tian et al. 2019). A question depends only on the model, the settings, the seed and the paragraph. "
@@ -90,9 +91,6 @@ class T5Questions(Augmenter):
                 for n, q in enumerate(of_row, 1)
             ]
             yield Copies(question_table(question_rows), 0, 0, 0)
-
-
-_MAX_QUESTIONS = 100  # questions per paragraph, and beams
 
 
 def check_question_options(options: QuestionOptions, backend: str, precision: str) -> None:
