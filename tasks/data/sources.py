@@ -44,8 +44,8 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
-        """A function that reads one split of a task without its own files; None if the split is missing."""
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
+        """A function that reads a split from this source, for a task that names no files; None if missing."""
 
     def splits(self, task: Task) -> list[str]:
         """The splits of the task that this source has."""
@@ -100,7 +100,7 @@ class DataSource(ABC):
         if task.unlabelled:
             paths = files_of_task(task, self.root)
             return partial(read_all_batches, paths, task) if paths else None
-        read = self._locate(task, UNLABELLED)
+        read = self._find_in_source(task, UNLABELLED)
         return None if read is None else partial(read, False)
 
     def missing(self, task: Task, split: str) -> UserError:
@@ -128,10 +128,11 @@ class DataSource(ABC):
         return [self.root] if self.root else []
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
+        """A function that reads a split, from the file that the task names or from this source."""
         if not task.files:
-            read = self._locate(task, split)
+            read = self._find_in_source(task, split)
             if read is None and task.trained_on and split == task.train:
-                read = self._locate(TASKS[task.trained_on], split)
+                read = self._find_in_source(TASKS[task.trained_on], split)
             return read
         if split not in task.files:
             return None
@@ -151,7 +152,7 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         from tasks.pocket import POCKET_SPLITS
 
         name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
@@ -176,7 +177,7 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         location = task.on_hub(split)
         if location is None or split not in task.splits:
             return None
@@ -190,7 +191,7 @@ class FilesSource(DataSource):
 
     name = "the task files"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         return None
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:

@@ -66,7 +66,7 @@ class TableSource(DataSource):
         """The names of the tasks that have rows."""
         return list(self._tables)
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         rows = self._tables.get(task.name, {}).get(split)
         if isinstance(rows, Path):
             return SplitFiles([rows], task.columns)
@@ -74,11 +74,11 @@ class TableSource(DataSource):
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
         """Rows in memory take precedence over a task's own files."""
-        return self._locate(task, split)
+        return self._find_in_source(task, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         """Rows in memory take precedence over a task's own files."""
-        read = self._locate(task, UNLABELLED)
+        read = self._find_in_source(task, UNLABELLED)
         return super().unlabelled(task) if read is None else partial(read, False)
 
     def check_hint(self, task: Task) -> str:
