@@ -142,10 +142,10 @@ def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.
             )
     parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
     number = pa.array(np.tile(np.arange(1, copies + 1, dtype=np.int32), len(rows)))
-    columns = [constant(rows.task, count), parent, number, text, pair, pa.nulls(count, pa.float64())]
-    return pa.Table.from_arrays([*columns, constant(method, count)], schema=SCHEMA)
+    columns = [_constant(rows.task, count), parent, number, text, pair, pa.nulls(count, pa.float64())]
+    return pa.Table.from_arrays([*columns, _constant(method, count)], schema=SCHEMA)
 
 
-def constant(value: str, count: int) -> pa.DictionaryArray:
+def _constant(value: str, count: int) -> pa.DictionaryArray:
     """Build a column that repeats one value."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))

@@ -33,7 +33,6 @@ from augment.tagged_text import split_words
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
 from tasks.common.errors import UserError
 from tasks.common.sha256 import digest_bytes
-from tasks.data.corpus_reader import SCHEMA
 from tasks.data.rows import Rows
 from tasks.tokens.word_vectors import read_word_vectors
 
@@ -74,8 +73,6 @@ class Contextual(Augmenter):
     digest: str = ""
 
     name = "contextual"
-    kind = "copies"
-    schema = SCHEMA
     shard_copies = 20_000
     chunk_copies = _CHUNK
     about = (

@@ -15,9 +15,9 @@ from augment.augmenter import Augmenter, Copies
 from augment.source_rows import SourceRows
 from mtkd.output_files.parquet_shards import TableChunk
 from mtkd.output_files.sharded_output import Make
-from tasks.checks.row_checks import is_blank
 from tasks.common.progress import Advance
 from tasks.data.file_rows import RowsInFiles
+from tasks.data.row_checks import is_blank
 from tasks.data.rows import Rows
 
 COPY_COUNTS = ("words", "changed", "unchanged")

@@ -145,19 +145,18 @@ def write_corpus(
     load = spec.augmenter.loader if workers.in_other_processes else None
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, SourceRows, int]:
-        source = rows[shard.task]
+        source, augmenter = rows[shard.task], spec.augmenter
+        part: Any
         if isinstance(source, RowsInFiles):
-            in_files: Any = source.slice(shard.rows[0], shard.rows[-1] + 1)
-            method = None if load else spec.augmenter
-            if method and getattr(method, "reads_files", False):
-                method = method.part(in_files)
-            return method, in_files, shard.per_row
-        part = plain_strings(source.take(np.asarray(shard.rows)))
-        release_pages()
-        augmenter = (
-            None if load else spec.augmenter.part(part) if workers.in_other_processes else spec.augmenter
-        )
-        return augmenter, part, shard.per_row
+            part = source.slice(shard.rows[0], shard.rows[-1] + 1)
+            takes_part = getattr(augmenter, "reads_files", False)
+        else:
+            part = plain_strings(source.take(np.asarray(shard.rows)))
+            takes_part = workers.in_other_processes
+            release_pages()
+        if load:
+            return None, part, shard.per_row
+        return augmenter.part(part) if takes_part else augmenter, part, shard.per_row
 
     difference = partial(corpus_difference, out)
     with open_directory(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError
-from tasks.common.mapped import MappedArray, mapped, release_pages, writable
+from tasks.common.mapped import MappedArray, mapped, mapped_zeros, release_pages
 from tasks.data.rows import STEP
 
 _PER_BUCKET = 1 << 20  # hashes that are sorted in memory
@@ -49,7 +49,7 @@ def find_distinct(hashes: Iterable[np.ndarray], count: int) -> DistinctTexts:
         UserError: two texts have the same first half of a hash, but not the second. Among 100 million
             different texts this has a probability of 0.03%.
     """
-    first_of, occurrences = writable(count, np.int64), writable(count, np.int64)
+    first_of, occurrences = mapped_zeros(count, np.int64), mapped_zeros(count, np.int64)
     for positions, bucket_hashes in _buckets(hashes, count):
         order = np.argsort(bucket_hashes[:, 0], kind="stable")  # positions stay sorted among equal hashes
         values, second = bucket_hashes[order, 0], bucket_hashes[order, 1]
@@ -83,7 +83,7 @@ def _buckets(hashes: Iterable[np.ndarray], count: int) -> Iterator[tuple[np.ndar
 
 def _numbered(first_of: np.ndarray, occurrences: np.ndarray) -> DistinctTexts:
     """The distinct texts, given the first occurrence of each text, and how often that text occurs."""
-    numbers, first = writable(len(first_of), np.int64), MappedArray(np.int64)
+    numbers, first = mapped_zeros(len(first_of), np.int64), MappedArray(np.int64)
     done = 0
 
     def counts() -> Iterator[np.ndarray]:

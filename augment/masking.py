@@ -3,15 +3,9 @@
 Tang et al. 2019 (arXiv 1903.12136, section 3.2, rule 1); MKD uses p = 0.1. Words are separated by Unicode
 white space, as in `str.split`, and the words of a copy are joined by single spaces.
 
-Whether a word is masked depends only on (seed, uid, copy, position), so the copies do not depend on the
-chunking or on the number of processes:
-
-    key(uid)         = blake2b("<seed>:<uid>", 8 bytes, little endian)
-    stream(uid, c)   = splitmix64(key + c * G)                  c = 1, 2, ... copies
-    u(uid, c, w)     = splitmix64(stream + w * G) / 2**64       w = 1, 2, ... across the row's texts
-    masked           = u < p
-
-with splitmix64's finaliser and increment G, all modulo 2**64.
+The draws come from `augment.counter_rng`, so the copies do not depend on the chunking or on the number of
+processes. Word w of the row, from 1 and counted across its texts, is masked if draw(uid, copy, w) is below
+p * 2**64.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ import pyarrow.compute as pc
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, mix, streams_of, threshold
 from tasks.common.errors import UserError
-from tasks.data.corpus_reader import SCHEMA
 from tasks.data.rows import Rows
 
 _CHUNK = 8192  # copies processed at once, so that the arrays of 20-word texts fit in the cache
@@ -51,8 +44,6 @@ class Masking(Augmenter):
     mask_token: str = "[MASK]"
 
     name = "mask"
-    kind = "copies"
-    schema = SCHEMA
     about = (
         "Each word (split at white space) is replaced independently by the mask token with probability p; "
         "white space is normalised to single spaces. Which words are masked depends only on "

@@ -36,7 +36,6 @@ from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes
-from tasks.data.corpus_reader import SCHEMA
 from tasks.data.file_rows import FileRows
 from tasks.data.rows import Rows
 
@@ -69,8 +68,6 @@ class Replacement(Augmenter):
     mask_token: str = "[MASK]"
 
     name = "replace"
-    kind = "copies"
-    schema = SCHEMA
     reads_files = True
     about = (
         "Each word is masked with probability p_mask, or replaced with probability p_pos by another word of "

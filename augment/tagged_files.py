@@ -13,7 +13,6 @@ from augment.tagging import Tagger
 from mtkd.output_files.worker_pools import WorkerPool, Workers
 from tasks.common.mapped import MappedArray, release_pages
 from tasks.data.file_rows import FileRows
-from tasks.data.loading import parse_tables, require_no_errors
 from tasks.data.rows import STEP
 
 _Part = tuple[FileRows, int, np.ndarray]  # rows, one of their text columns, and indices of rows
@@ -57,15 +56,8 @@ def _hashes(rows: FileRows, pool: WorkerPool) -> Iterator[np.ndarray]:
 
 
 def _hash_part(rows: FileRows) -> list[np.ndarray]:
-    parts = list(_text_hashes(rows))
+    parts = [[hash_texts(column) for column in part.texts] for part in rows.batches()]
     return [np.concatenate(of_column) for of_column in zip(*parts, strict=True)]
-
-
-def _text_hashes(rows: FileRows) -> Iterator[list[np.ndarray]]:
-    for part in require_no_errors(
-        parse_tables(rows.task, rows.split, rows.raw_tables(), rows.first), rows.display_path
-    ):
-        yield [hash_texts(column) for column in part.texts]
 
 
 def _blocks(
@@ -96,9 +88,7 @@ def _tag_parts(inputs: tuple[list[_Part], Tagger]) -> TaggedBlock:
 def _texts_of(rows: FileRows, column: int, indices: np.ndarray) -> Iterator[pa.Array]:
     """The texts of a column at the sorted indices, in batches."""
     end = 0
-    for part in require_no_errors(
-        parse_tables(rows.task, rows.split, rows.raw_tables(), rows.first), rows.display_path
-    ):
+    for part in rows.batches():
         first, last = np.searchsorted(indices, [end, end + len(part)])
         yield part.texts[column].take(pa.array(indices[first:last] - end)).cast(pa.large_string())
         end += len(part)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from tasks.common.records import MAX_EXACT_INTEGER as LARGEST_SEED
-from tasks.common.records import explained
+from tasks.common.records import as_user_error
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -32,7 +32,7 @@ class _RaisesUserError(ModelMetaclass):
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
-            raise explained(error, cls.__name__) from error
+            raise as_user_error(error, cls.__name__) from error
 
 
 class StrictSettings(BaseModel, metaclass=_RaisesUserError):

@@ -20,7 +20,6 @@ from tasks.guess_labels import (
     as_numbers,
     check_label_kind,
     is_minus_one,
-    is_nested_column,
     is_text_column,
     label_kind,
     ordered_labels,
@@ -101,9 +100,9 @@ def guess_task(
         kind = label_kind(table[label], label, what, location)
     else:
         check_label_kind(table[label].type, label, kind, what)
-    guess = _guess_columns(table, columns, label, kind, what)
-    other_labels = [name for name in other_labels if name not in guess.columns]
-    guess = replace(guess, kind=kind, other_labels=tuple(other_labels))
+    texts, others = (list(columns), []) if columns else _text_columns(table, label, kind, what)
+    other_labels = [name for name in other_labels if name not in texts]
+    guess = Guess(kind, tuple(texts), label, others=tuple(others), other_labels=tuple(other_labels))
     if kind == "regress":
         return replace(guess, range=score_range(table[label], label, what, location))
     if "labels" in task_type(kind).fields:
@@ -150,7 +149,7 @@ def _check_given(
 
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
     """Raise UserError if the name of the label column looks like a label."""
-    values = [] if is_nested_column(column.type) else plain_values(column)
+    values = [] if pa.types.is_nested(column.type) else plain_values(column)
     if label in values or (as_numbers([label]) is not None and as_numbers(values) is not None):
         raise UserError(
             f"the first line of {what} looks like a row, not like column names: {label!r} is a label",
@@ -159,17 +158,15 @@ def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None
         )
 
 
-def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: str, what: str) -> Guess:
-    """A guess of the text columns alone."""
+def _text_columns(table: pa.Table, label: str, kind: str, what: str) -> tuple[list[str], list[str]]:
+    """The text columns of the task, and other columns of texts."""
     names = [name for name in table.column_names if name != label and is_text_column(table[name].type)]
-    if columns:
-        return Guess(kind, tuple(columns), label)
     lower = {name.lower(): name for name in names}
     prose = [name for name in names if _is_prose(table[name])]
     for pair in _PAIRS:
         if all(name in lower for name in pair):
             chosen = [lower[name] for name in pair]
-            return Guess(kind, tuple(chosen), label, others=tuple(n for n in prose if n not in chosen))
+            return chosen, [name for name in prose if name not in chosen]
     by_length = sorted(prose or names, key=lambda name: _length(table[name]))
     usual = [lower[name] for name in USUAL_TEXTS if lower.get(name) in (prose or names)]
     if kind == "span" and len(by_length) > 1:
@@ -184,7 +181,7 @@ def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: st
             expected="a column of texts; the columns are " + shorten(table.column_names),
             hint="name it with `columns=['COLUMN']`",
         )
-    return Guess(kind, tuple(chosen), label, others=tuple(name for name in prose if name not in chosen))
+    return chosen, [name for name in prose if name not in chosen]
 
 
 def _is_prose(column: pa.ChunkedArray) -> bool:

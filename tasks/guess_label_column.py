@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, shorten
-from tasks.guess_labels import MAX_LABELS, SCORES, is_nested_column
+from tasks.guess_labels import MAX_LABELS, SCORES
 from tasks.task_types.labels import label_texts, means_unlabelled
 
 USUAL_LABELS = (
@@ -53,7 +53,7 @@ def label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[st
     for name in (*USUAL_LABELS, *SCORES):
         if name in names:
             return [names[name]]
-    plain = [name for name in names.values() if not is_nested_column(table[name].type)]
+    plain = [name for name in names.values() if not pa.types.is_nested(table[name].type)]
     texts = {name: label_texts(table[name], f"the column {name!r} of {what}") for name in plain}
     different = {name: pc.unique(values) for name, values in texts.items()}
     most_values = min(MAX_LABELS, table.num_rows // 2)

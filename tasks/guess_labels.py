@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError, counted
-from tasks.data.raw_table import is_list_column
+from tasks.data.raw_table import TEXT_TYPES, is_list_column
 from tasks.task_types.labels import label_texts, means_unlabelled, split_label_list
 
 MAX_LABELS = 1000
@@ -33,16 +33,16 @@ def readable_columns(table: pa.Table, named: Collection[str | None]) -> pa.Table
         binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
         with contextlib.suppress(UserError):
             if not (
-                binary or is_nested_column(field.type) or is_text_column(field.type) or field.name in named
+                binary or pa.types.is_nested(field.type) or is_text_column(field.type) or field.name in named
             ):
                 label_texts(table[field.name])
             names += [] if binary else [field.name]
     return table.select(names)
 
 
-def guessed_texts(column: pa.ChunkedArray, name: str = "the column of labels") -> pa.Array:
+def guessed_texts(column: pa.ChunkedArray) -> pa.Array:
     """`label_texts`; if all are numbers, whole numbers without a decimal point, as in a column of numbers."""
-    texts = label_texts(column, name)
+    texts = label_texts(column)
     if as_numbers(texts.filter(pa.array(~means_unlabelled(texts))).unique().to_pylist()) is None:
         return texts
     return pc.replace_substring_regex(texts, r"^([+-]?\d+)\.0*$", r"\1")
@@ -50,7 +50,7 @@ def guessed_texts(column: pa.ChunkedArray, name: str = "the column of labels") -
 
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
     """True for the rows of a label column that have no label."""
-    if is_nested_column(column.type):
+    if pa.types.is_nested(column.type):
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
         return pa.array([_is_no_score(text) for text in guessed_texts(column).to_pylist()])
@@ -68,12 +68,7 @@ def is_minus_one(text: str | None) -> bool:
 
 def is_text_column(kind: pa.DataType) -> bool:
     """True for a column of text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_nested_column(kind: pa.DataType) -> bool:
-    """True for a column of lists, structs or maps."""
-    return bool(pa.types.is_nested(kind))
+    return kind in TEXT_TYPES
 
 
 def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> None:
@@ -82,7 +77,7 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
     Raises:
         UserError: it cannot.
     """
-    plain = not is_nested_column(column)
+    plain = not pa.types.is_nested(column)
     fits = {"span": _holds_answers(column), "multilabel": plain or is_list_column(column)}
     if not fits.get(kind, plain):
         expected = {
@@ -112,7 +107,7 @@ def label_kind(column: pa.ChunkedArray, label: str, what: str, location: Locatio
                 f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
             )
         return "span"
-    if is_nested_column(column.type):
+    if pa.types.is_nested(column.type):
         return "multilabel"
     values = plain_values(column)
     distinct = list(dict.fromkeys(values))
@@ -182,7 +177,7 @@ def _holds_lists(distinct: Sequence[str]) -> bool:
 
 def row_labels(column: pa.ChunkedArray, kind: str) -> list[list[str]]:
     """The labels of each row, as a task of this type reads them; none for a row without a label."""
-    if is_nested_column(column.type):
+    if pa.types.is_nested(column.type):
         return [[str(part) for part in value or ()] for value in column.to_pylist()]
     texts = guessed_texts(column)
     values = zip(texts.to_pylist(), means_unlabelled(texts), strict=True)

@@ -142,9 +142,13 @@ class Task(Record):
         dataset, configuration = self.hub
         return dataset, configuration.replace("{language}", language), split.removesuffix(f"_{language}")
 
+    def has_soft_labels(self, split: str) -> bool:
+        """True if the rows of a split have soft labels, so that they need no other labels."""
+        return self.soft_labels is not None and split == self.train
+
     def may_be_unlabelled(self, split: str) -> bool:
         """True if rows of a split may lack labels: test rows, and training rows with soft labels."""
-        return split in self.test or (self.soft_labels is not None and split == self.train)
+        return split in self.test or self.has_soft_labels(split)
 
     def to_json(self) -> dict[str, Any]:
         """The task as plain JSON values, without an empty `map`: digests of runs are older than that key."""

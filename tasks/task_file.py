@@ -42,7 +42,7 @@ from tasks.common.reading import real_path, require_file
 from tasks.common.records import read_toml
 from tasks.common.toml_kinds import refuse_other_kind
 from tasks.common.urls import as_url, url_of
-from tasks.data.soft_labels import has_soft_labels
+from tasks.data.soft_labels import can_have_soft_labels
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 from tasks.task_keys import KEYS, expected_value, parse_value
@@ -184,7 +184,7 @@ def _check(path: Path | str, task: Task, given: Collection[str]) -> None:
         check_metrics(task)
     except UserError as error:
         raise UserError(f"{path}: {error.problem}", expected=error.expected, hint=error.hint) from error
-    if task.soft_labels and not has_soft_labels(task):
+    if task.soft_labels and not can_have_soft_labels(task):
         raise UserError(
             f"{path}: {task.kind} tasks cannot have soft labels",
             expected="kind classify, multilabel or regress",

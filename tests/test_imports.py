@@ -99,6 +99,8 @@ def allowed(importer: str, name: str) -> bool:
         return importer.split(".")[1:2] in [[part] for part in ABOVE_AUGMENT]
     if package != wanted:
         return wanted == "tasks"
+    if importer.startswith("tasks.data.") and name.startswith("tasks.checks."):
+        return False
     if package != "mtkd" or importer == "mtkd":  # mtkd/__init__.py offers names of all rows
         return True
     above, below = (".".join(module.split(".")[:2]) for module in (importer, name))
@@ -140,6 +142,8 @@ def test_the_import_rule_on_examples():
     assert allowed("mtkd.api.training", "mtkd.jobs.refine")
     assert not allowed("mtkd.jobs.refine", "mtkd.api.training")
     assert not allowed("tasks.data.rows", "augment.masking")
+    assert allowed("tasks.checks.overlap", "tasks.data.rows")
+    assert not allowed("tasks.data.rows", "tasks.checks.overlap")
     assert allowed("augment.masking", "mtkd.training.checkpoint.Position")
     assert not allowed("augment.masking", "mtkd.jobs.request")
     assert not allowed("augment.masking", "mtkd.evaluation.scoring")

@@ -30,8 +30,8 @@ class QuestionRow:
     context: str
     method: str
     source: str | None
-    answer: str | None
-    start: int | None
+    answer: str | None = None
+    start: int | None = None
     asked_for: str | None = None
 
     @property
@@ -42,18 +42,7 @@ class QuestionRow:
 
 def questions_of(table: pa.Table) -> list[QuestionRow]:
     """The rows of a table with the columns of `QUESTION_SCHEMA`; missing columns are read as null."""
-    names = (
-        "task",
-        "parent",
-        "copy",
-        "text",
-        "text_pair",
-        "method",
-        "source",
-        "answer",
-        "answer_start",
-        "asked_for",
-    )
+    names = [name for name in QUESTION_SCHEMA.names if name != "label"]  # in the order of the fields
     columns = [
         table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in names
     ]

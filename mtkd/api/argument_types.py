@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from mtkd.output_files.worker_pools import Engine as Engine
-from tasks.common.argument_checks import later
+from tasks.common.argument_checks import lazy_class
 from tasks.common.argument_markers import Expected, IsPath
 from tasks.common.arguments import Device as Device
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Pair: TypeAlias = tuple[Module, Any]
 else:
     Pair = tuple  # its contents are checked where it is used
-    Module = later("torch.nn", "Module")
-    Pipeline = later("transformers.pipelines.base", "Pipeline")
-    Model = later("mtkd.api.model", "Model")
-    LossTerm = later("mtkd.losses.loss_term", "LossTerm")
-    MultiTaskModel = later("mtkd.models.multitask", "MultiTaskModel")
-    TrainSettings = later("mtkd.train_settings", "TrainSettings")
-    Callback = later("mtkd.training.callbacks", "Callback")
+    Module = lazy_class("torch.nn", "Module")
+    Pipeline = lazy_class("transformers.pipelines.base", "Pipeline")
+    Model = lazy_class("mtkd.api.model", "Model")
+    LossTerm = lazy_class("mtkd.losses.loss_term", "LossTerm")
+    MultiTaskModel = lazy_class("mtkd.models.multitask", "MultiTaskModel")
+    TrainSettings = lazy_class("mtkd.train_settings", "TrainSettings")
+    Callback = lazy_class("mtkd.training.callbacks", "Callback")
 
 # A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
 AnyModel: TypeAlias = Annotated[

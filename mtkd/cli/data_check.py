@@ -63,8 +63,8 @@ def check(
 
 def _draw(report: DataReport, max_lines: int) -> None:
     """Print the table of splits, then at most `max_lines` lines of problems (0 = all)."""
-    from tasks.checks.row_checks import summarise
     from tasks.common.errors import counted
+    from tasks.data.row_checks import summarise
 
     rows = [
         (

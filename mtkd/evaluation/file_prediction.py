@@ -10,18 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.errors import MtkdWarning, UserError, unknown, warn_caller
 from tasks.common.progress import progress
 from tasks.common.reading import require_file
+from tasks.data.blank_texts import count_blank, warn_of_blank
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
 from tasks.data.loading import unlabelled_rows, unlabelled_rows_or_none
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.text_lines import STANDARD, input_path, output_path
-from tasks.data.text_lines import shown as file_name
+from tasks.data.text_lines import STANDARD, file_name, input_path, output_path
 from tasks.task import Task
 
 Predict = Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]]

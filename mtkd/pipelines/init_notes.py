@@ -16,7 +16,7 @@ from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, MIN_CLASS_ROWS, label
 from tasks.common.errors import counted, shorten
 from tasks.common.records import as_toml
 from tasks.data.raw_table import RawTable
-from tasks.data.soft_labels import has_soft_labels, read_soft_labels
+from tasks.data.soft_labels import can_have_soft_labels, read_soft_labels
 from tasks.guess import Guess
 from tasks.guess_labels import (
     FEW_WRONG,
@@ -24,7 +24,6 @@ from tasks.guess_labels import (
     as_numbers,
     guessed_texts,
     is_minus_one,
-    is_nested_column,
     is_text_column,
     row_labels,
 )
@@ -52,7 +51,7 @@ def guess_notes(task: Task, guess: Guess, kind: str | None) -> list[str]:
 
 def probability_columns(task: Task, raw: RawTable) -> list[str]:
     """The columns that seem to hold a probability for each label, as the `soft_labels` of a task do."""
-    if not task.labels or not has_soft_labels(task):
+    if not task.labels or not can_have_soft_labels(task):
         return []
     first = replace(raw, table=raw.table.slice(0, _SAMPLE))
     found = []
@@ -62,7 +61,7 @@ def probability_columns(task: Task, raw: RawTable) -> list[str]:
         if (
             name not in (*task.columns, task.label)
             and len(values)
-            and (is_json or is_nested_column(values.type))
+            and (is_json or pa.types.is_nested(values.type))
         ):
             read = read_soft_labels(replace(task, soft_labels=name), first)
             found += [name] if read.kind == "probabilities" and read.valid.any() else []

@@ -32,12 +32,12 @@ from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_studen
 from mtkd.pipelines.init_task import choose_task_name, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
-from tasks.checks.row_checks import is_blank
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import real_path
 from tasks.common.sha256 import digest_file
+from tasks.data.row_checks import is_blank
 from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED, Task
 

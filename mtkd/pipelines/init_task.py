@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part, without_role
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.common.reading import real_path
+from tasks.data.appended_rows import checked_batches
 from tasks.data.loading import require_valid
-from tasks.data.unlabelled import checked_batches
+from tasks.data.schema import fit_columns
 from tasks.glue import TASKS
 from tasks.guess import Guess, guess_task
 from tasks.task import UNLABELLED, Task

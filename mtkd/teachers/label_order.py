@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tasks.checks.label_agreement import BetterOrder, better_order
 from tasks.common.errors import UserError, counted, shorten
+from tasks.data.label_agreement import BetterOrder, better_order
 from tasks.task import Task
 from tasks.task_types.labels import is_number, label_positions
 

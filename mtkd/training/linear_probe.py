@@ -20,7 +20,7 @@ from mtkd.train_settings import FEW_ROWS
 from tasks.data.rows import has_label
 from tasks.heads import Head
 from tasks.task import Task
-from tasks.task_types.task_type import LossSum
+from tasks.task_types.results import LossSum
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 

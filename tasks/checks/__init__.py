@@ -1,1 +1,1 @@
-"""Checks of data: invalid rows, suspicious splits, duplicates and overlaps."""
+"""Checks of whole splits: suspicious splits, duplicates, overlaps, truncation. They use `tasks.data`."""

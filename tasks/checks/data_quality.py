@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.row_checks import Problem
 from tasks.checks.split_statistics import SAMPLE, SplitStatistics
 from tasks.common.errors import brief, counted, shorten
 from tasks.common.hub_loading import embedded_encoder
 from tasks.data.raw_table import RawTable
+from tasks.data.row_checks import Problem
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, nearly_equal_labels
@@ -30,11 +30,6 @@ MAX_UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
 MAX_TRUNCATED_SHARE = 0.05  # share of training rows that are truncated
 
 _CHARACTERS = 24  # per token; longer texts are truncated anyway, so the rest is not tokenised
-
-
-def has_soft_rows(task: Task, split: str) -> bool:
-    """True if the rows of a split have soft labels, so that they need no other labels."""
-    return task.soft_labels is not None and split == task.train
 
 
 def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
@@ -53,7 +48,7 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
             "prediction for them is wrong"
         )
         return [Problem(path, task.label, message, "warning")]
-    if not task.type.one_class or split in task.test or has_soft_rows(task, split):
+    if not task.type.one_class or split in task.test or task.has_soft_labels(split):
         return []
     rows = {name: balance.get(name, 0) for name in task.labels}
     total = sum(rows.values())
@@ -65,8 +60,7 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
             f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
         )
         problems.append(Problem(path, task.label, message, "warning"))
-    shown = {name: name if name == name.strip() else repr(name) for name in rows}
-    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
+    rare = _rare_classes(rows)
     if rare and split == task.train:
         message = f"{len(rare)} of {len(rows)} labels have fewer than {MIN_CLASS_ROWS} rows: {shorten(rare)}"
         problems.append(Problem(path, task.label, message, "warning"))
@@ -85,8 +79,7 @@ def unmeasured_classes(
     if not task.type.one_class or split not in task.validation:
         return []
     rows = {name: balance.get(name, 0) for name in task.labels if trained.get(name)}
-    shown = {name: name if name == name.strip() else repr(name) for name in rows}
-    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
+    rare = _rare_classes(rows)
     if not rare:
         return []
     have, them = ("has", "it") if len(rare) == 1 else ("have", "them")
@@ -95,6 +88,12 @@ def unmeasured_classes(
         f"this split carry no information about {them}: {shorten(rare)}"
     )
     return [Problem(path, task.label, message, "warning")]
+
+
+def _rare_classes(rows: Mapping[str, int]) -> list[str]:
+    """The classes with too few rows, each with its number of rows, for messages."""
+    shown = {name: name if name == name.strip() else repr(name) for name in rows}
+    return [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
 
 
 def labels_alike(task: Task) -> list[str]:

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from tasks.checks.data_quality import labels_alike, unmeasured_classes
 from tasks.checks.overlap import overlap_warnings
-from tasks.checks.row_checks import Problem, summarise
 from tasks.checks.split_report import SplitReport, report_split, report_unlabelled
 from tasks.common.errors import UserError, counted, shorten
+from tasks.data.appended_rows import append_unlabelled
 from tasks.data.raw_table import Level
+from tasks.data.row_checks import Problem, summarise
 from tasks.data.rows import ANSWERS, Rows
 from tasks.data.sources import DataSource
 from tasks.data.training_rows import unlabelled_rows_suffice
-from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled
+from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.checks.data_quality import has_soft_rows
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
 
@@ -22,14 +21,15 @@ class LabelCount:
 class Balance:
     """Counts rows per label.
 
-    For scores of a task without a range, the intervals depend on all rows, so counting starts after the last.
+    For scores of a task without a range, the intervals depend on all rows, so rows are counted after the last
+    one has been added.
     """
 
     def __init__(self, task: Task, split: str):
         self._task = task
         self._needs_all_rows = "range" in task.type.fields and task.range is None
         self._rows: dict[str, int] = {}
-        self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
+        self._without_label = "soft labels" if task.has_soft_labels(split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
 
     def add(self, labels: ParsedLabels) -> None:

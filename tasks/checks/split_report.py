@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from tasks.checks.data_quality import GroupSizes, imbalance, leakage, token_problems
 from tasks.checks.label_balance import Balance, LabelCount
-from tasks.checks.row_checks import Problem, find_problems, is_blank
 from tasks.checks.row_hashes import RowHashes, hash_rows
 from tasks.checks.split_statistics import Lengths, SplitStatistics
 from tasks.common.errors import counted
 from tasks.data.raw_table import RawTable
+from tasks.data.row_checks import Problem, find_problems, is_blank
 from tasks.data.rows import Rows
 from tasks.task import UNLABELLED, Task
 

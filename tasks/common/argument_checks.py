@@ -14,7 +14,7 @@ from tasks.common.errors import brief
 from tasks.common.scalar_checks import SCALARS, Check, Unfit
 
 
-class _Later(type):
+class _LazyClass(type):
     """Stands for a class of a module; no value is an instance of it before that module is imported."""
 
     module: str
@@ -24,9 +24,9 @@ class _Later(type):
         return kind is not None and isinstance(value, kind)
 
 
-def later(module: str, name: str) -> Any:
+def lazy_class(module: str, name: str) -> Any:
     """A class of a module that is slow to import, for hints that are evaluated at run time."""
-    return _Later(name, (), {"module": module})
+    return _LazyClass(name, (), {"module": module})
 
 
 def check_of(hint: Any, metadata: Sequence[Any] = ()) -> Check:

@@ -103,7 +103,7 @@ def mapped(parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
     return np.zeros(0, dtype) if array is None else array.finish()
 
 
-def writable(count: int, dtype: Any) -> np.ndarray:
+def mapped_zeros(count: int, dtype: Any) -> np.ndarray:
     """(count,) zeros in a memory-mapped temporary file, to be written in any order."""
     values = np.dtype(dtype)
     if not count:

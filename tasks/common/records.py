@@ -157,7 +157,7 @@ def check_value(value: Any, kind: Any, where: str, *, hint: str | None = None) -
     try:
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        raise explained(error, where, hint) from error
+        raise as_user_error(error, where, hint) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _refuse_long(value: Any) -> None:
         raise ValueError("an integer of more than 64 bits")
 
 
-def explained(error: ValidationError, where: str, hint: str | None = None) -> UserError:
+def as_user_error(error: ValidationError, where: str, hint: str | None = None) -> UserError:
     """The error for the first value that does not match its type."""
     first = error.errors(include_url=False)[0]
     # The location also names the type that was tried last, if a value may have several.
@@ -247,7 +247,7 @@ def _checked(raw: bytes, kind: type[Read], where: str, hint: str | None) -> Read
     try:
         return cast(Read, _adapter(cast(Any, kind)).validate_json(raw, strict=True))
     except ValidationError as error:
-        raise explained(error, where, hint) from error
+        raise as_user_error(error, where, hint) from error
 
 
 @functools.cache

@@ -30,11 +30,11 @@ class CombinedSource(DataSource):
     def _folders(self) -> list[Path]:
         return [folder for source in self._sources for folder in source._folders()]
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         return next((read for source in self._sources if (read := source._find(task, split))), None)
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
-        return self._locate(task, split)
+        return self._find_in_source(task, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         return next((read for source in self._sources if (read := source.unlabelled(task, named))), None)

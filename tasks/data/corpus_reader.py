@@ -183,11 +183,10 @@ def manifest_kind(path: Path) -> str | None:
     )
 
 
-def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
+def corpus_rows(directory: Path, task: str) -> Rows:
     """All rows of one task. Only answered questions are labelled; uids are "<parent>#<copy>".
 
-    Args:
-        verify: first check the SHA-256 of each shard against the manifest.
+    The SHA-256 of each shard is first compared with the manifest.
 
     Raises:
         UserError: as for `read_corpus`; the corpus lacks the task; a shard was altered; more than 2 GiB of
@@ -199,9 +198,7 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     has_answers = manifest.kind == "questions"
     columns += ["answer", "answer_start"] if has_answers else []
     parts = [
-        read_shard(directory, shard, columns, verify=verify)
-        for shard in manifest.shards
-        if shard.task == task
+        read_shard(directory, shard, columns, verify=True) for shard in manifest.shards if shard.task == task
     ]
     table = pa.concat_tables(parts)
     numbers = pc.cast(table["copy"], pa.string())

@@ -41,7 +41,7 @@ class DirectorySource(DataSource):
     def __init__(self, root: Path):
         self.name, self.root = as_url(str(root)), root
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         for name in known_as(task):
             for parent in (self.root / "glue" / name, self.root / name):
                 if read := _locate_file(parent, split, task):

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.checks.row_checks import ProblemSummary
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError
 from tasks.data import loading, rows
 from tasks.data.file_readers import BATCH_ROWS, suffix_of
 from tasks.data.loading import digest_rows, parse_tables, require_no_errors
 from tasks.data.parquet_files import open_parquet
 from tasks.data.raw_table import RawTable, check_header
+from tasks.data.row_checks import ProblemSummary
 from tasks.data.rows import Rows, concat
+from tasks.data.schema import fit_columns
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
@@ -192,8 +192,12 @@ class FileRows(RowsInFiles):
         Raises:
             UserError: a file has changed since it was planned, or a row is invalid.
         """
+        return concat(self.batches())
+
+    def batches(self) -> Iterator[Rows]:
+        """The rows of `read`, in batches, so that they need not fit into memory together."""
         parts = parse_tables(self.task, self.split, self.raw_tables(), self.first)
-        return concat(require_no_errors(parts, f"{self.task.name}/{self.split}"))
+        return require_no_errors(parts, f"{self.task.name}/{self.split}")
 
     def raw_tables(self) -> Iterator[RawTable]:
         """The raw rows with the task's columns, in batches; no table crosses a block boundary."""

@@ -8,7 +8,7 @@ parsed later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.errors import UserError
-from tasks.data.raw_table import RawTable, read_tsv
+from tasks.data.raw_table import Level, RawTable, UnreadableLine, check_header, make_table
+from tasks.data.text_lines import text_lines
 
 _SPLITS = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
 
@@ -115,7 +116,7 @@ def read_release(path: Path, name: str, split: str) -> RawTable:
     """
     release = RELEASES[name]
     keep = {*release.columns, *_MSR_IDS}
-    raw = read_tsv(path, release.headless.get(path.name), keep=keep, skip_short=release.skip_short)
+    raw = _read_tsv(path, release.headless.get(path.name), keep=keep, skip_short=release.skip_short)
     table = raw.table
     renamed = {new: table[old] for old, new in release.columns.items() if old in table.column_names}
     lacking = sorted(set(release.columns.values()) - renamed.keys() - {"label"})
@@ -134,7 +135,7 @@ def read_release(path: Path, name: str, split: str) -> RawTable:
 
 def _mrpc_part(renamed: RawTable, table: pa.Table, path: Path, split: str) -> RawTable:
     """The train or dev part of Microsoft's train file for MRPC, split by the list of dev ids beside it."""
-    ids = read_tsv(path.parent / "dev_ids.tsv", ("first", "second"))
+    ids = _read_tsv(path.parent / "dev_ids.tsv", ("first", "second"))
     if ids.bad_lines:
         raise UserError(f"{ids.path}:{ids.bad_lines[0].line}: {ids.bad_lines[0].message}")
     is_dev = pc.is_in(_pair_key(table, _MSR_IDS), value_set=_pair_key(ids.table, ("first", "second")))
@@ -146,3 +147,40 @@ def _mrpc_part(renamed: RawTable, table: pa.Table, path: Path, split: str) -> Ra
 def _pair_key(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     first, second = (table[column].combine_chunks() for column in columns)
     return pc.binary_join_element_wise(first, second, "\t")
+
+
+def _read_tsv(
+    path: Path,
+    names: Sequence[str] | None = None,
+    *,
+    keep: Collection[str] | None = None,
+    skip_short: bool = False,
+) -> RawTable:
+    """Read tab-separated lines in which quotes have no special meaning.
+
+    Args:
+        names: the columns of a file without a header; None = read them from the first line.
+        keep: the columns to keep; None keeps all.
+        skip_short: treat lines with too few fields as warnings, not errors.
+    """
+    bad: list[UnreadableLine] = []
+    content = [line.removesuffix("\n").removesuffix("\r") for line in text_lines(path, bad, "\n")]
+    while content and not content[-1]:
+        content.pop()
+    first = 1
+    if names is None:
+        names = content[0].split("\t") if content else []
+        content, first = content[1:], 2
+    check_header(path, names)
+    kept_indices = [index for index, name in enumerate(names) if keep is None or name in keep]
+    rows: list[Sequence[str]] = []
+    lines = []
+    for number, line in enumerate(content, start=first):
+        fields = line.split("\t")
+        if len(fields) == len(names):
+            rows.append([fields[index] for index in kept_indices])
+            lines.append(number)
+        else:
+            level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
+            bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
+    return make_table(path, [names[index] for index in kept_indices], rows, lines, bad)

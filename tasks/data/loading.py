@@ -9,16 +9,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.row_checks import NULL_TEXT, ProblemSummary, find_problems
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, counted
 from tasks.common.mapped import release_pages
 from tasks.common.sha256 import LongPart, digest_bytes, digest_parts
 from tasks.data.raw_table import RawTable
-from tasks.data.rows import STEP, Rows, concat
+from tasks.data.row_checks import NULL_TEXT, ProblemSummary, find_problems
+from tasks.data.rows import STEP, Rows, concat, row_uids
+from tasks.data.schema import fit_columns
 from tasks.data.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
@@ -29,24 +28,24 @@ _SHOWN = 8
 _Part = TypeVar("_Part")
 
 
-def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
+def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None) -> Rows:
     """Read and validate one split, in batches.
 
     The texts of more than `tasks.data.rows.MAPPED_ROWS` rows are memory-mapped.
 
     Args:
-        limit: maximum number of rows, a random subset in file order drawn with `seed`; `rank` tasks keep
-            whole groups.
+        limit: maximum number of rows, a random subset in file order, the same in every call; `rank` tasks
+            keep whole groups.
 
     Raises:
         UserError: the split is missing or empty, or a row is invalid.
     """
     tables = source.batches(task, split)
     parts = _valid_parts(task, split, tables, f"{task.name}/{split}", source.check_hint(task))
-    return sample_rows(concat(parts), limit, seed)
+    return sample_rows(concat(parts), limit)
 
 
-def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
+def sample_rows(rows: Rows, limit: int | None) -> Rows:
     """The subset of a split's rows that `load_rows` returns with this limit.
 
     Raises:
@@ -54,7 +53,7 @@ def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
     """
     if limit is not None and limit < 1:
         raise UserError(f"the limit of {limit} rows is too small", expected="1 or more")
-    return rows if limit is None or limit >= len(rows) else rows.take(sample_indices(rows, limit, seed))
+    return rows if limit is None or limit >= len(rows) else rows.take(sample_indices(rows, limit))
 
 
 def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
@@ -74,7 +73,7 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     Raises:
         UserError: a row is invalid, or a column is missing.
     """
-    unlabelled = replace(task, test=("in",), label="__no_label__")
+    unlabelled = _without_labels(task)
     table = replace(table, table=fit_columns(unlabelled, "in", table))
     return concat(_valid_parts(unlabelled, "in", iter([table]), table.path))
 
@@ -84,8 +83,13 @@ def unlabelled_rows_or_none(task: Task, table: RawTable) -> Rows | None:
     if table.table.num_rows or any(line.level == "error" for line in table.bad_lines):
         return unlabelled_rows(task, table)
     if table.table.column_names:
-        fit_columns(replace(task, test=("in",), label="__no_label__"), "in", table)
+        fit_columns(_without_labels(task), "in", table)
     return None
+
+
+def _without_labels(task: Task) -> Task:
+    """The task with a test split "in" and a label column that no table has."""
+    return replace(task, test=("in",), label="__no_label__")
 
 
 def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | None = None) -> None:
@@ -155,7 +159,6 @@ def _rows(
 ) -> Rows:
     """The rows of a table after `start` rows of the split; `group_ids`: the numbers of the groups so far."""
     table = raw.table
-    numbers = pa.array(np.arange(start, start + table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:
         coded = table[task.group].combine_chunks().dictionary_encode()
@@ -164,7 +167,7 @@ def _rows(
     return Rows(
         task.name,
         split,
-        pc.binary_join_element_wise(pa.scalar(f"{task.name}/{split}"), numbers, "/"),
+        row_uids(task.name, split, start, table.num_rows),
         tuple(table[name].combine_chunks() for name in task.columns),
         labels.values,
         groups,
@@ -173,12 +176,12 @@ def _rows(
     )
 
 
-def sample_indices(rows: Rows, limit: int, seed: int = 0) -> np.ndarray:
+def sample_indices(rows: Rows, limit: int) -> np.ndarray:
     """Sorted row numbers of a random subset; if rows have groups, whole groups and at least one.
 
     A larger limit only adds rows, so the samples of a learning curve are nested.
     """
-    stream = np.random.default_rng([seed, zlib.crc32(f"{rows.task}/{rows.split}".encode())])
+    stream = np.random.default_rng([0, zlib.crc32(f"{rows.task}/{rows.split}".encode())])
     if rows.groups is None:
         return np.sort(stream.permutation(len(rows))[:limit])
     sizes = np.bincount(rows.groups)

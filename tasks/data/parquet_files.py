@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,11 +20,18 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
     Raises:
         UserError: a file is not parquet, or the shards have different columns.
     """
-    try:
+    with parquet_errors(label):
         tables = [pq.read_table(require_file(path), partitioning=None) for path in paths]
         check_header(label, tables[0].column_names)
         return RawTable(_plain(pa.concat_tables(tables)), label)
-    except (pa.ArrowException, OSError) as error:
+
+
+@contextlib.contextmanager
+def parquet_errors(label: Path | str) -> Iterator[None]:
+    """Turn the errors of a file that is not parquet, or of a text that is not UTF-8, into a UserError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"cannot read {label} as parquet: {error}") from error
 
 
@@ -42,15 +50,11 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 def parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read a parquet file, `size` rows at a time; `texts` is not used, as columns have types."""
     first = 0
-    try:
-        with open_parquet(path) as file:
-            check_header(path, file.schema_arrow.names)
-            empty = file.schema_arrow.empty_table()
-            batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
-            for table in map(pa.Table.from_batches, ([batch] for batch in batches)):
-                yield RawTable(_plain(table), str(path), first=first)
-                first += table.num_rows
+    with parquet_errors(path), open_parquet(path) as file:
+        check_header(path, file.schema_arrow.names)
+        batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
+        for table in map(pa.Table.from_batches, ([batch] for batch in batches)):
+            yield RawTable(_plain(table), str(path), first=first)
+            first += table.num_rows
         if not first:
-            yield RawTable(empty, str(path))
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {path} as parquet: {error}") from error
+            yield RawTable(file.schema_arrow.empty_table(), str(path))

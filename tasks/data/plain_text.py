@@ -14,9 +14,9 @@ from pydantic_core import from_json
 from tasks.common.errors import UserError, brief, unknown
 from tasks.common.reading import not_regular
 from tasks.common.sha256 import digest_bytes
-from tasks.data.parquet_files import open_parquet
-from tasks.data.raw_table import check_header, python_values
-from tasks.data.text_lines import bounded, opened, repeated_key
+from tasks.data.parquet_files import open_parquet, parquet_errors
+from tasks.data.raw_table import check_header, holds_text, python_values
+from tasks.data.text_lines import limited_lines, open_bytes, repeated_key
 from tasks.task import Task
 
 TEXT_TASK = Task("text", "text", ("text",), metrics=(), validation=(), test=())
@@ -112,20 +112,17 @@ class TextFiles:
         return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
 
     def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
-        try:
-            with open_parquet(path) as file:
-                columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
-                for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
-                    texts = python_values(batch[self.column])
-                    names = python_values(batch[title]) if len(columns) == 2 else [None] * len(texts)
-                    yield from zip(texts, names, strict=True)
-        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: it is not UTF-8
-            raise UserError(f"cannot read {path} as parquet: {error}") from error
+        with parquet_errors(path), open_parquet(path) as file:
+            columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
+            for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
+                texts = python_values(batch[self.column])
+                names = python_values(batch[title]) if len(columns) == 2 else [None] * len(texts)
+                yield from zip(texts, names, strict=True)
 
     def _lines(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         objects = ".jsonl" in path.suffixes
-        with opened(path) as handle:
-            for number, raw in enumerate(bounded(handle, str(path)), 1):
+        with open_bytes(path) as handle:
+            for number, raw in enumerate(limited_lines(handle, str(path)), 1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -180,6 +177,5 @@ def _check_column(path: Path, column: str) -> None:
     if column not in schema.names:
         raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column='NAME'`")
     kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+    if not holds_text(kind):
         raise UserError(f"{path}: column {column!r} holds {kind}, not text")

@@ -1,4 +1,4 @@
-"""Raw rows with the line number of every row, and reading them from TSV.
+"""Raw rows with the line number of every row, and the Arrow types of their columns.
 
 Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`,
 so that all of them can be reported at once.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError
-from tasks.common.reading import require_file
 
 UNREADABLE = b"unreadable"  # the key of a field's metadata that says why its values could not be read
 CLASS_NAMES = b"huggingface"  # the key of the metadata in which `datasets` describes columns
+TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 Level = Literal["error", "warning"]
 
 
@@ -71,29 +71,6 @@ class RawTable:
                 bad_lines=() if start else self.bad_lines,
                 first=self.first + start,
             )
-
-
-def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
-    """The text of a UTF-8 file without its byte-order mark, and the lines that are not UTF-8.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    try:
-        raw = require_file(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return raw.decode("utf-8-sig"), []
-    except UnicodeDecodeError:
-        bad = []
-        for number, line in enumerate(raw.split(b"\n"), start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                byte = line[error.start]
-                bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"))
-        return raw.decode("utf-8-sig", errors="replace"), bad
 
 
 def make_table(
@@ -149,6 +126,12 @@ def is_list_column(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def holds_text(kind: pa.DataType) -> bool:
+    """True for a column of text, which may be dictionary-encoded, or of nulls only."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return plain in (*TEXT_TYPES, pa.null())
+
+
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column; raises ValueError for one that Python cannot hold, such as the year 10000."""
     try:
@@ -182,41 +165,3 @@ def check_header(path: Path | str, names: Sequence[str]) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
-
-
-def read_tsv(
-    path: Path,
-    names: Sequence[str] | None = None,
-    *,
-    keep: Collection[str] | None = None,
-    skip_short: bool = False,
-) -> RawTable:
-    """Read tab-separated lines in which quotes have no special meaning.
-
-    Args:
-        names: the columns of a file without a header; None = read them from the first line.
-        keep: the columns to keep; None keeps all.
-        skip_short: treat lines with too few fields as warnings, not errors (for QQP, see
-            `tasks.data.glue_release`).
-    """
-    text, bad = read_text(path)
-    content = text.split("\n")
-    while content and content[-1] in ("", "\r"):
-        content.pop()
-    first = 1
-    if names is None:
-        names = content[0].removesuffix("\r").split("\t") if content else []
-        content, first = content[1:], 2
-    check_header(path, names)
-    kept_indices = [index for index, name in enumerate(names) if keep is None or name in keep]
-    rows: list[Sequence[Any]] = []
-    lines = []
-    for number, line in enumerate(content, start=first):
-        fields = line.removesuffix("\r").split("\t")
-        if len(fields) == len(names):
-            rows.append([fields[index] for index in kept_indices])
-            lines.append(number)
-        else:
-            level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
-            bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
-    return make_table(path, [names[index] for index in kept_indices], rows, lines, bad)

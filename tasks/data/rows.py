@@ -122,6 +122,12 @@ class Rows:
         )
 
 
+def row_uids(task: str, split: str, start: int, count: int) -> pa.Array:
+    """(count,) the names "task/split/number" of rows, numbered from `start`."""
+    numbers = pa.array(np.arange(start, start + count)).cast(pa.string())
+    return pc.binary_join_element_wise(pa.scalar(f"{task}/{split}"), numbers, "/")
+
+
 def row_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     """One string per row of some columns; two are equal if and only if the rows agree in every column."""
     parts = []

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.checks.blank_texts import count_blank, warn_of_blank
 from tasks.common.errors import UserError
+from tasks.data.blank_texts import count_blank, warn_of_blank
 from tasks.data.loading import unlabelled_rows
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.checks.label_agreement import better_order
 from tasks.common.errors import UserError, counted, shorten
+from tasks.data.label_agreement import better_order
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.task import Task
@@ -27,7 +27,7 @@ _MAX = 1e38  # of a logit, as float32
 _BLANK = ("", "nan", "null", "none")  # cells without soft labels
 
 
-def has_soft_labels(task: Task) -> bool:
+def can_have_soft_labels(task: Task) -> bool:
     """True if rows of tasks of this type can have soft labels: one number per label, or one score."""
     outputs = task.type.n_outputs(task)
     return not task.type.predicts_spans and (

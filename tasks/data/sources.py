@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.checks.schema import fit_columns
 from tasks.common.errors import UserError, a_type, brief, did_you_mean
 from tasks.common.remote import local_copy, with_local_paths
 from tasks.common.scalar_checks import path_problem
@@ -23,6 +22,7 @@ from tasks.data.file_patterns import files_of_task
 from tasks.data.file_readers import SplitFiles, read_batches
 from tasks.data.missing_data import missing_file
 from tasks.data.raw_table import RawTable
+from tasks.data.schema import fit_columns
 from tasks.glue import TASKS
 from tasks.task import UNLABELLED, Task
 
@@ -44,8 +44,8 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
-        """A function that reads one split of a task without its own files; None if the split is missing."""
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
+        """A function that reads a split from this source, for a task that names no files; None if missing."""
 
     def splits(self, task: Task) -> list[str]:
         """The splits of the task that this source has."""
@@ -66,8 +66,8 @@ class DataSource(ABC):
         """The rows of `raw_table`, in batches, so that a split may be larger than memory.
 
         Args:
-            whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
-                values together decide.
+            whole: yield all rows in one table. Rows with soft labels always come in one table if the task
+                does not name the kind of these, since that is decided from all of them.
 
         Raises:
             UserError: as for `raw_table`, when the iterator reaches the row.
@@ -75,7 +75,7 @@ class DataSource(ABC):
         read = self._find(task, split)
         if read is None:
             raise self.missing(task, split)
-        unknown = task.soft_labels is not None and task.soft_labels_kind is None and split == task.train
+        unknown = task.has_soft_labels(split) and task.soft_labels_kind is None
         for raw in read(whole or unknown):
             yield with_label_names(task, replace(raw, table=fit_columns(task, split, raw)))
 
@@ -100,7 +100,7 @@ class DataSource(ABC):
         if task.unlabelled:
             paths = files_of_task(task, self.root)
             return partial(read_all_batches, paths, task) if paths else None
-        read = self._locate(task, UNLABELLED)
+        read = self._find_in_source(task, UNLABELLED)
         return None if read is None else partial(read, False)
 
     def missing(self, task: Task, split: str) -> UserError:
@@ -128,10 +128,11 @@ class DataSource(ABC):
         return [self.root] if self.root else []
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
+        """A function that reads a split, from the file that the task names or from this source."""
         if not task.files:
-            read = self._locate(task, split)
+            read = self._find_in_source(task, split)
             if read is None and task.trained_on and split == task.train:
-                read = self._locate(TASKS[task.trained_on], split)
+                read = self._find_in_source(TASKS[task.trained_on], split)
             return read
         if split not in task.files:
             return None
@@ -151,7 +152,7 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         from tasks.pocket import POCKET_SPLITS
 
         name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
@@ -176,7 +177,7 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         location = task.on_hub(split)
         if location is None or split not in task.splits:
             return None
@@ -190,7 +191,7 @@ class FilesSource(DataSource):
 
     name = "the task files"
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         return None
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
@@ -245,25 +246,23 @@ def open_data(spec: Any) -> DataSource:
         raise UserError(f"`data={brief(str(spec))}` is not valid", expected=expected)
     root = local_copy(url) if (url := url_of(spec)) else Path(os.path.expanduser(spec))
     if not root.is_dir():
-        problem = "is a file" if root.exists() else "does not exist"
-        names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
-        near = did_you_mean(str(spec), names)
-        place = f"DIR/TASK/validation{root.suffix}"
-        raise UserError(
-            f"the data directory {str(spec)!r} {problem}{near}",
-            expected="pocket, hub or a directory",
-            hint=f"put the file in a directory, as {place} (TASK: the task's name)"
-            if root.is_file()
-            else None,
-        )
+        raise _no_directory(str(spec), root)
     from tasks.data.directory_source import DirectorySource
 
     return DirectorySource(root)
 
 
-def _beside(path: Path) -> list[Path]:
-    """The directories beside a missing one."""
-    return [entry for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+def _no_directory(spec: str, root: Path) -> UserError:
+    """The error for a data directory that does not exist, or that is a file."""
+    problem = "is a file" if root.exists() else "does not exist"
+    beside = root.parent.iterdir() if root.parent.is_dir() else ()
+    directories = [str(root.with_name(entry.name)) for entry in beside if entry.is_dir()]
+    place = f"DIR/TASK/validation{root.suffix}"
+    return UserError(
+        f"the data directory {spec!r} {problem}{did_you_mean(spec, [*_SOURCES, *directories])}",
+        expected="pocket, hub or a directory",
+        hint=f"put the file in a directory, as {place} (TASK: the task's name)" if root.is_file() else None,
+    )
 
 
 _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}
@@ -276,7 +275,7 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
 
 
 def at_once(read: Callable[[], RawTable]) -> ReadSplit:
-    """A `Read` function for a table that can only be read as a whole."""
+    """A `ReadSplit` function for a table that can only be read as a whole."""
 
     def parts(whole: bool) -> Iterator[RawTable]:
         raw = read()

@@ -31,11 +31,11 @@ class TableSource(DataSource):
     Args:
         tables: task name -> split -> rows (see `as_table`) or the path of a file, such as
             {"rte": {"train": frame, "validation": "dev.csv"}}.
-        name: the name of the source in messages and records.
     """
 
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
-        self.name = name
+    name = "memory"
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]]):
         self._tables: dict[str, dict[str, pa.Table | Path]] = {}
         shown = "dataset_dict" if type(tables).__name__.endswith("DatasetDict") else "{'train': ...}"
         for task, splits in tables.items():
@@ -66,7 +66,7 @@ class TableSource(DataSource):
         """The names of the tasks that have rows."""
         return list(self._tables)
 
-    def _locate(self, task: Task, split: str) -> ReadSplit | None:
+    def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         rows = self._tables.get(task.name, {}).get(split)
         if isinstance(rows, Path):
             return SplitFiles([rows], task.columns)
@@ -74,11 +74,11 @@ class TableSource(DataSource):
 
     def _find(self, task: Task, split: str) -> ReadSplit | None:
         """Rows in memory take precedence over a task's own files."""
-        return self._locate(task, split)
+        return self._find_in_source(task, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> ReadBatches | None:
         """Rows in memory take precedence over a task's own files."""
-        read = self._locate(task, UNLABELLED)
+        read = self._find_in_source(task, UNLABELLED)
         return super().unlabelled(task) if read is None else partial(read, False)
 
     def check_hint(self, task: Task) -> str:

@@ -32,22 +32,23 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     Raises:
         UserError: the rows have another type, or the columns have different lengths.
     """
+    accepted = f"{ACCEPTED_TABLES} or a list of {_values(columns)}"
     if getattr(rows, "ndim", None) == 0 and hasattr(rows, "tolist"):
         raise UserError(
             f"{what} cannot be {a_type(rows)} without dimensions",
-            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            expected=accepted,
             hint="for one row: `[value]`",
         )
     if columns and _is_pandas_row(rows, columns):
         raise UserError(
             f"{what} cannot be a single row of a DataFrame, which is a Series of its cells",
-            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            expected=accepted,
             hint="for one row: `frame.iloc[[0]]`",
         )
     if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):  # datasets.IterableDataset
         raise UserError(
             f"{what} cannot be {a_type(rows)}, whose number of rows is unknown",
-            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            expected=accepted,
             hint="read the first rows with `list(dataset.take(1000))`, or write all of them to a file with "
             "`dataset.to_parquet(FILE)`",
         )
@@ -60,7 +61,7 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
         reason = "lists inside each other" if deep else text.strip().split("\n")[0]
         raise UserError(
             f"{what} cannot be read ({type(rows).__name__}): {reason}",
-            expected=f"{ACCEPTED_TABLES} or a list of {_values(columns)}",
+            expected=accepted,
         ) from error
     check_header(f"the table of {what}", table.column_names)
     return table if table.num_columns else _of_records([], list(columns))

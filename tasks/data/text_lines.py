@@ -47,13 +47,13 @@ def output_path(path: Path) -> Path:
     return STANDARD if path in _OUTPUTS else path
 
 
-def shown(path: Path) -> str:
-    """The name of a file in messages."""
+def file_name(path: Path) -> str:
+    """The name of a file in messages; "standard input" for `STANDARD`."""
     return "standard input" if path == STANDARD else str(path)
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_bytes(path: Path) -> Iterator[Any]:
     """The bytes of a file, unpacked if its name ends in .gz, or of standard input.
 
     Raises:
@@ -71,10 +71,10 @@ def opened(path: Path) -> Iterator[Any]:
                 yield handle
     except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"cannot read {shown(path)}: {reason}") from error
+        raise UserError(f"cannot read {file_name(path)}: {reason}") from error
 
 
-def bounded(handle: Any, name: str) -> Iterator[Any]:
+def limited_lines(handle: Any, name: str) -> Iterator[Any]:
     """The lines of an open file, of text or bytes; raises UserError for one of more than 64 MiB."""
     number = 0
     while line := handle.readline(_LONGEST):
@@ -96,14 +96,14 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
     Raises:
         UserError: the file cannot be read.
     """
-    with opened(path) as handle:
+    with open_bytes(path) as handle:
         head = handle.peek(4096)
         _refuse_binary(path, head)
         utf16 = _utf16(head)
         text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
         encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
         try:
-            for number, line in enumerate(bounded(text, shown(path)), start=1):
+            for number, line in enumerate(limited_lines(text, file_name(path)), start=1):
                 if not utf16 and not line.isascii():
                     raw = line.encode(errors="surrogateescape")
                     if not encoding:
@@ -121,7 +121,7 @@ def _refuse_binary(path: Path, head: bytes) -> None:
         if head.startswith(start):
             is_input = path == STANDARD
             raise UserError(
-                f"{shown(path)} is not text: it is {kind}",
+                f"{file_name(path)} is not text: it is {kind}",
                 expected="JSON lines, CSV or TSV" if is_input else "the format that its name says",
                 hint=_BINARY_INPUT.get(start, hint) if is_input else hint,
             )
@@ -149,7 +149,7 @@ def _encoding(raw: bytes) -> str:
 def _warn(path: Path, number: int, encoding: str) -> None:
     if encoding != "utf-8":
         warnings.warn(
-            f"{shown(path)} is not UTF-8 (line {number}): it is read as {encoding}. If letters come out "
+            f"{file_name(path)} is not UTF-8 (line {number}): it is read as {encoding}. If letters come out "
             "wrong, convert the file to UTF-8",
             MtkdWarning,
             stacklevel=3,

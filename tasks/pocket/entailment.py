@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tasks.pocket import words
-from tasks.pocket.rng import GeneratedRow, Maker, Rng
+from tasks.pocket.rng import GeneratedRow, Rng
 from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence, terms
 
 ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
@@ -119,12 +117,8 @@ def _inference(rng: Rng, domain: Domain, label: int) -> tuple[str, str]:
     return style(rng, domain, label)
 
 
-def mnli(domain: Domain) -> Maker:
-    """A generator of premises and hypotheses in one domain: 0 entailment, 1 neutral, 2 contradiction."""
-    return partial(_mnli, domain)
-
-
-def _mnli(domain: Domain, rng: Rng, label: int) -> GeneratedRow:
+def mnli(domain: Domain, rng: Rng, label: int) -> GeneratedRow:
+    """A premise and a hypothesis in one domain: 0 entailment, 1 neutral, 2 contradiction."""
     return GeneratedRow(_inference(rng, domain, label), label)
 
 

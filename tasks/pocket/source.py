@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 
@@ -19,13 +19,12 @@ from tasks.pocket import paraphrases as pairs
 from tasks.pocket.rare_words import with_rare_words
 from tasks.pocket.rng import GeneratedRow, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN
+from tasks.task import UNLABELLED
 
 TRAIN, VALIDATION, TEST = 500, 150, 100
-UNLABELLED, UNLABELLED_ROWS = "unlabelled", 4000
+UNLABELLED_ROWS = 4000
 SIZES = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 SQUAD_SIZES = {"train": TRAIN, "validation": VALIDATION}
-
-
 LABEL = pa.int64()
 
 
@@ -66,8 +65,8 @@ GENERATED_TASKS = {
     "mnli": GeneratedTask(
         ("premise", "hypothesis"),
         (
-            Pool(entailment.mnli(TOWN), (0, 1, 2), MATCHED),
-            Pool(entailment.mnli(OFFICE), (0, 1, 2), MISMATCHED),
+            Pool(partial(entailment.mnli, TOWN), (0, 1, 2), MATCHED),
+            Pool(partial(entailment.mnli, OFFICE), (0, 1, 2), MISMATCHED),
         ),
     ),
     "qnli": GeneratedTask(("question", "sentence"), (Pool(reading_comprehension.qnli, (0, 1), SIZES),)),

@@ -8,7 +8,8 @@ from tasks.task_types.registry import (
     task_type,
     task_type_names,
 )
-from tasks.task_types.task_type import LossSum, SplitScores, TaskType
+from tasks.task_types.results import LossSum, SplitScores
+from tasks.task_types.task_type import TaskType
 
 __all__ = [
     "ENTRY_POINTS",

@@ -31,7 +31,8 @@ from tasks.task_types.labels import (
     named_ids,
     split_label_list,
 )
-from tasks.task_types.task_type import LossSum, Metrics, TaskType
+from tasks.task_types.results import LossSum
+from tasks.task_types.task_type import Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

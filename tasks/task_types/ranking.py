@@ -14,7 +14,8 @@ from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.labels import ParsedLabels, RowProblem
-from tasks.task_types.task_type import LossSum, Metrics
+from tasks.task_types.results import LossSum
+from tasks.task_types.task_type import Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor

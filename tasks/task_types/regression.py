@@ -15,7 +15,8 @@ from tasks.data.raw_table import RawTable
 from tasks.scoring import metrics
 from tasks.task import Task
 from tasks.task_types.labels import NOT_A_NUMBER, OUT_OF_RANGE, ParsedLabels, read_values, task_labels
-from tasks.task_types.task_type import LossSum, Metrics, TaskType
+from tasks.task_types.results import LossSum
+from tasks.task_types.task_type import Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

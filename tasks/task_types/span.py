@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError
-from tasks.data.raw_table import RawTable
+from tasks.data.raw_table import TEXT_TYPES, RawTable
 from tasks.data.rows import ANSWERS, answered
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.scoring.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
-from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
+from tasks.task_types.results import LossSum, SplitScores
+from tasks.task_types.task_type import Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 N_BEST = 20  # spans in the record of a row
 _NO_TOKEN = -100
-_STRINGS = (pa.string(), pa.large_string(), pa.string_view())
 
 
 class Span(TaskType):
@@ -57,7 +57,7 @@ class Span(TaskType):
     def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
         parts = {field.name: field.type for field in column} if pa.types.is_struct(column) else {}
         texts, starts = (_entries(parts.get(name)) for name in ("text", "answer_start"))
-        fits = texts in (*_STRINGS, pa.null()) and (pa.types.is_integer(starts) or starts == pa.null())
+        fits = texts in (*TEXT_TYPES, pa.null()) and (pa.types.is_integer(starts) or starts == pa.null())
         return None if fits else "a struct of lists: text (texts), answer_start (integers)"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:

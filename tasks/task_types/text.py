@@ -10,7 +10,8 @@ from tasks.common.errors import UserError
 from tasks.data.raw_table import RawTable
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
-from tasks.task_types.task_type import LossSum, Metrics, TaskType
+from tasks.task_types.results import LossSum
+from tasks.task_types.task_type import Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

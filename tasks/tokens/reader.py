@@ -102,7 +102,7 @@ class Reader:
         """(n,) bool, True for rows that are truncated."""
         lengths = tuple(text.lengths for text in texts)
         longer = [length > kept for length, kept in zip(lengths, self.kept(lengths), strict=True)]
-        return longer[0] if len(longer) == 1 else longer[0] | longer[1]
+        return np.any(longer, axis=0)
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""

@@ -101,8 +101,7 @@ class TaskSampler:
         self._mixing = mixing
         self._seed = seed
         self._epochs = epochs
-        one_pass = sum(stream.size(0) for stream in self._streams.values())
-        self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
+        self._steps = self._pass_size(0) if steps_per_epoch is None else steps_per_epoch
         self._cuts_passes = mixing == "all" and steps_per_epoch is not None
         self._last_pass: tuple[int, list[BatchIndices]] = (-1, [])  # number and batches, for `_cut_epoch`
         self._before = [np.zeros(len(self._streams), np.int64)]  # filled by `_batches_before`
@@ -178,7 +177,7 @@ class TaskSampler:
         return random.choice(len(weights), size=self._steps, p=weights)
 
 
-def shard_indices(draw: BatchIndices, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
+def shard_indices(batch: BatchIndices, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
     """The shard of a batch for process `rank` of `world`; every row is in exactly one shard.
 
     Args:
@@ -188,7 +187,7 @@ def shard_indices(draw: BatchIndices, rank: int, world: int, groups: np.ndarray 
         (b,) int64 row numbers. Shards differ by at most one row or one group; a shard may be empty.
     """
     if groups is None:
-        return draw.indices[rank::world]
-    _, first, unit = np.unique(groups[draw.indices], return_index=True, return_inverse=True)
+        return batch.indices[rank::world]
+    _, first, unit = np.unique(groups[batch.indices], return_index=True, return_inverse=True)
     number = np.argsort(np.argsort(first))  # groups numbered as they appear
-    return draw.indices[number[unit] % world == rank]
+    return batch.indices[number[unit] % world == rank]

@@ -67,32 +67,26 @@ def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) 
     texts, context_of = contexts.dictionary.to_pylist(), contexts.indices.to_numpy()
     _, starts, ends = tokeniser.token_ids_with_offsets(contexts.dictionary)
     sizes = starts.lengths[context_of]
-    row_of = []
-    begins = []
-    stops = []
+    cuts: list[tuple[int, int, int]] = []  # row, first character, the one after the last
     for row, (context, size, room) in enumerate(
         zip(context_of.tolist(), sizes.tolist(), rooms.tolist(), strict=True)
     ):
-        cuts = [(0, len(texts[context]))]
+        of_row = [(0, len(texts[context]))]
         if size > room:
-            cuts = _cuts(starts.row(context), ends.row(context), room, stride, len(texts[context]))
-        row_of += [row] * len(cuts)
-        begins += [begin for begin, _ in cuts]
-        stops += [stop for _, stop in cuts]
-    rows_of_windows, begin = np.array(row_of, np.int64), np.array(begins, np.int64)
-    answers, lost = _locate_answers(rows, rows_of_windows, begin, np.array(stops, np.int64))
-    windows = Windows(rows, rows_of_windows, begin, answers, int(max_question), max_length, lost)
-    parts = [texts[context_of[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
-    uids = [
-        f"{uid}@{b}"
-        for uid, b in zip(rows.uids.take(pa.array(rows_of_windows)).to_pylist(), begins, strict=True)
-    ]
+            of_row = _cuts(starts.row(context), ends.row(context), room, stride, len(texts[context]))
+        cuts += [(row, *cut) for cut in of_row]
+    row_of, begin, stop = np.array(cuts, np.int64).reshape(-1, 3).T.copy()
+    answers, lost = _locate_answers(rows, row_of, begin, stop)
+    windows = Windows(rows, row_of, begin, answers, int(max_question), max_length, lost)
+    where = pa.array(row_of)
+    parts = [texts[context_of[r]][b:s] for r, b, s in cuts]
+    uids = [f"{uid}@{b}" for uid, (_, b, _) in zip(rows.uids.take(where).to_pylist(), cuts, strict=True)]
     labels = np.select([answers[:, 0] >= 0, answers[:, 0] == -1], [1.0, 0.0], np.nan)
     return Rows(
         rows.task,
         rows.split,
         pa.array(uids, pa.string()),
-        (rows.texts[0].take(pa.array(rows_of_windows)), pa.array(parts, pa.string())),
+        (rows.texts[0].take(where), pa.array(parts, pa.string())),
         labels,
         windows=windows,
     )

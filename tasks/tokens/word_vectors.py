@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.common.errors import UserError
 from tasks.common.reading import require_file
-from tasks.data.text_lines import bounded
+from tasks.data.text_lines import limited_lines
 
 _EXPECTED = (
     "a word and then its values on each line, separated by spaces (GloVe, or the text format of word2vec)"
@@ -41,7 +41,7 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
         with open(require_file(Path(path)), "rb") as raw:
             opened = gzip.open if raw.read(2) == _GZIP else open
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as lines:
-            for number, line in enumerate(bounded(lines, str(path)), 1):
+            for number, line in enumerate(limited_lines(lines, str(path)), 1):
                 if not size:
                     parts = line.split()
                     if number == 1 and len(parts) == 2 and all(part.isdecimal() for part in parts):

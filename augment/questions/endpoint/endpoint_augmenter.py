@@ -15,11 +15,7 @@ from augment.questions.endpoint.answer_log import AnswerLog
 from augment.questions.endpoint.client import Client, Completion, RequestFailed
 from augment.questions.endpoint.estimate import REQUEST_COUNTS, CostEstimate, Prices
 from augment.questions.endpoint.question_text import find_question
-from augment.questions.generation.answer_candidates import (
-    candidates_by_rule,
-    candidates_by_spacy,
-    spread_over_text,
-)
+from augment.questions.generation.answer_candidates import choose_answers
 from augment.questions.generation.paragraphs import Paragraph
 from augment.questions.question_rows import QuestionRow, question_table
 from tasks.common.errors import brief
@@ -88,8 +84,7 @@ class EndpointPrompt:
         """The answers to ask for, one per question; None = the template names none."""
         if not self.names_answers:
             return [None] * self.count
-        candidates = candidates_by_spacy(text, self.spacy) if self.spacy else candidates_by_rule(text)
-        return [candidate.text for candidate in spread_over_text(candidates, self.count)]
+        return [answer.text for answer in choose_answers(text, self.count, self.spacy)]
 
     def prompt(self, text: str, answer: str | None) -> str:
         """The message that is sent."""
@@ -247,7 +242,7 @@ class EndpointQuestions(Augmenter):
                 if question is not None:
                     answer_of.setdefault(question, answer)
             rows += [
-                QuestionRow(task, uid, number, question, text, self.name, source, None, None, answer)
+                QuestionRow(task, uid, number, question, text, self.name, source, asked_for=answer)
                 for number, (question, answer) in enumerate(answer_of.items(), 1)
             ]
         return Copies(question_table(rows), 0, 0, 0, counts)

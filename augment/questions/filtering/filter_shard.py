@@ -86,7 +86,7 @@ def filter_shard(
     settings: FilterSettings,
     stride: int,
     answerer: Answerer,
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Callable[[int], None],
 ) -> FilteredShard:
     """Filter questions and make unanswerable rows from those that are kept.
 

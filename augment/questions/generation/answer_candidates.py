@@ -93,6 +93,16 @@ def load_spacy(name: str) -> Any:
         ) from error
 
 
+def choose_answers(text: str, count: int, spacy: str | None) -> list[Candidate]:
+    """Up to `count` answers to ask for, spread over a paragraph.
+
+    Args:
+        spacy: the spaCy pipeline that finds answers; None = find them by rules.
+    """
+    candidates = candidates_by_spacy(text, spacy) if spacy else candidates_by_rule(text)
+    return spread_over_text(candidates, count)
+
+
 def spread_over_text(candidates: list[Candidate], count: int) -> list[Candidate]:
     """Select `count` candidates spread over the paragraph, or all if there are no more than that."""
     if len(candidates) <= count:

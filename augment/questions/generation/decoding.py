@@ -9,7 +9,6 @@ The noise for sampling depends only on (seed, paragraph, question, step, token).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,12 +50,6 @@ class Strategy:
     temperature: float = 1.0
     top_p: float = 0.95
     limit: int = 48
-
-
-def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
-    """The random number stream for one question about one paragraph."""
-    digest = hashlib.blake2b(f"{seed}:{uid}:{number}:{attempt}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
 
 
 @with_torch_defaults

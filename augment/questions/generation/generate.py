@@ -7,12 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from augment.questions.generation.answer_candidates import (
-    candidates_by_rule,
-    candidates_by_spacy,
-    spread_over_text,
-)
-from augment.questions.generation.decoding import Prompt, Strategy, stream_of
+from augment.counter_rng import draw_number
+from augment.questions.generation.answer_candidates import choose_answers
+from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Reading
 from augment.questions.prompt_formats import PromptFormat
 from augment.questions.sentences import sentences
@@ -105,7 +102,7 @@ def decode_questions(
     for attempt in range(_ATTEMPTS if strategy.sample else 1):
         ids = tokenizer([request.text for request in requests], verbose=False).input_ids if requests else []
         prompts = [
-            Prompt(tuple(tokens), stream_of(options.seed, uids[request.row], request.number, attempt))
+            Prompt(tuple(tokens), draw_number(options.seed, uids[request.row], request.number, attempt))
             for tokens, request in zip(ids, requests, strict=True)
         ]
         texts = [
@@ -131,9 +128,8 @@ def _requests(row: int, context: str, form: PromptFormat, options: QuestionOptio
     if not form.uses_answer:
         count = 1 if options.strategy.beams > 1 else options.count
         return [_Request(row, number, form.prompt(context), None) for number in range(count)]
-    candidates = candidates_by_spacy(context, options.spacy) if options.spacy else candidates_by_rule(context)
     requests = []
-    for number, answer in enumerate(spread_over_text(candidates, options.count)):
+    for number, answer in enumerate(choose_answers(context, options.count, options.spacy)):
         short = " ".join(answer.text.split()[:8])
         requests.append(_Request(row, number, form.prompt(context, short, answer.start), short))
     return requests

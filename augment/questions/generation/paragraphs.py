@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,8 +143,7 @@ def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragrap
     table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
     if column not in table.column_names:
         raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column='NAME'`")
-    columns: list[Any] = [table[column], table[title] if title in table.column_names else None]
-    return _of_table(name, columns[0], columns[1])
+    return _of_table(name, table[column], table[title] if title in table.column_names else None)
 
 
 def _of_table(name: str, texts: pa.ChunkedArray, titles: pa.ChunkedArray | None) -> Iterator[Paragraph]:

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from augment.questions.generation.paragraph_selection import ParagraphSelection
 from augment.questions.generation.paragraphs import Counts, Paragraph, as_rows, names_in_uids
 from mtkd.output_files.worker_pools import WorkerPool
-from tasks.common.errors import UserError
 from tasks.common.progress import Advance
 from tasks.common.sha256 import digest_bytes
 from tasks.data import loading, rows
 from tasks.data.file_rows import FileRange, RowsInFiles
 from tasks.data.loading import digest_rows
+from tasks.data.parquet_files import parquet_errors
 from tasks.data.plain_text import TextFiles, clean
 from tasks.data.raw_table import python_values
 from tasks.data.rows import Rows, concat
@@ -77,11 +77,9 @@ class ParagraphFile:
         number = self.range.start
         columns = [self.text, *([self.title] if self.title else [])]
         for table in self.range.tables(columns, self.rows_per_chunk):
-            try:
+            with parquet_errors(self.path):
                 texts = python_values(table[self.text])
                 titles = python_values(table[self.title]) if self.title else [None] * len(texts)
-            except ValueError as error:  # it is not UTF-8
-                raise UserError(f"cannot read {self.path} as parquet: {error}") from error
             for text, title in zip(texts, titles, strict=True):
                 yield Paragraph(f"{self.name}/{number}", clean(text), clean(title) or self.path.name)
                 number += 1

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
 _MAX_OUTPUT = 1024  # tokens of a question
+_SAMPLES = 5  # questions that are shown of a corpus
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -231,17 +232,13 @@ class SampleQuestion:
     question: str
 
 
-def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[SampleQuestion]:
-    """Return a few questions spread over the corpus."""
-    return list(_samples(out, manifest, count))
-
-
-def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[SampleQuestion]:
-    step = max(1, len(manifest.shards) // count)
-    shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
+def samples(out: Path, manifest: CorpusManifest) -> Iterator[SampleQuestion]:
+    """Yield a few questions spread over the corpus."""
+    step = max(1, len(manifest.shards) // _SAMPLES)
+    shards = [shard for shard in manifest.shards if shard.rows][::step][:_SAMPLES]
     for shard in shards:
         rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
-        per_shard = -(-count // len(shards))
+        per_shard = -(-_SAMPLES // len(shards))
         for row in rows[:: max(1, len(rows) // per_shard)][:per_shard]:
             yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
 

@@ -6,23 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
-from augment.augmenter import Augmenter, Copies, constant
+from augment.augmenter import Augmenter, Copies
 from augment.questions.generation.answer_candidates import load_spacy
 from augment.questions.generation.batch_size import BatchSize
-from augment.questions.generation.generate import (
-    Decode,
-    GeneratedQuestion,
-    QuestionOptions,
-    decode_questions,
-)
+from augment.questions.generation.generate import Decode, QuestionOptions, decode_questions
 from augment.questions.generator import Generator
+from augment.questions.question_rows import QuestionRow, question_table
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import QUESTION_SCHEMA
 from tasks.data.rows import Rows
 
 _CHUNK = 256  # paragraphs that are sorted by length and decoded together
+_MAX_QUESTIONS = 100  # questions per paragraph, and beams
 _ABOUT = (
     "The questions were generated from paragraphs by a T5 that was fine-tuned to write questions (WaLDORf, "
     "Tian et al. 2019). A question depends only on the model, the settings, the seed and the paragraph. "
@@ -87,14 +83,14 @@ class T5Questions(Augmenter):
         """Yield up to `copies` questions about each of `rows`."""
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
-            contexts = part.texts[0].to_pylist()
-            questions = decode_questions(
-                self.generator.tokenizer, self.decode, self.options, part.uids.to_pylist(), contexts
-            )
-            yield Copies(_table(part, questions), 0, 0, 0)
-
-
-_MAX_QUESTIONS = 100  # questions per paragraph, and beams
+            uids, contexts, sources = (column.to_pylist() for column in (part.uids, *part.texts))
+            questions = decode_questions(self.generator.tokenizer, self.decode, self.options, uids, contexts)
+            question_rows = [
+                QuestionRow(rows.task, uid, n, q.text, context, self.name, source, asked_for=q.asked_for)
+                for uid, context, source, of_row in zip(uids, contexts, sources, questions, strict=True)
+                for n, q in enumerate(of_row, 1)
+            ]
+            yield Copies(question_table(question_rows), 0, 0, 0)
 
 
 def check_question_options(options: QuestionOptions, backend: str, precision: str) -> None:
@@ -135,30 +131,6 @@ def check_question_options(options: QuestionOptions, backend: str, precision: st
             )
     if form.uses_answer and options.spacy:
         load_spacy(options.spacy)
-
-
-def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Table:
-    """Build a table of the questions in `QUESTION_SCHEMA`."""
-    counts = [len(questions) for questions in questions_by_row]
-    row = pa.array(np.repeat(np.arange(len(rows)), counts))
-    number = pa.array([n for count in counts for n in range(1, count + 1)], pa.int32())
-    total = len(row)
-    columns = [
-        constant(rows.task, total),
-        rows.uids.take(row),
-        number,
-        pa.array([question.text for questions in questions_by_row for question in questions], pa.string()),
-        rows.texts[0].take(row),
-        pa.nulls(total, pa.float64()),
-        constant("questions", total),
-        rows.texts[1].take(row),
-        pa.nulls(total, pa.string()),
-        pa.nulls(total, pa.int32()),
-        pa.array(
-            [question.asked_for for questions in questions_by_row for question in questions], pa.string()
-        ),
-    ]
-    return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 
 
 def _native(generator: Generator, batch_size: BatchSize, precision: str) -> Decode:

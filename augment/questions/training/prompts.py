@@ -73,12 +73,8 @@ def read_reference_questions(
             continue
         if form.uses_answer and not answers["text"]:
             continue
-        marked = form.uses_answer
-        prompt = (
-            form.prompt(context, answers["text"][0], answers["answer_start"][0])
-            if marked
-            else form.prompt(context)
-        )
+        answer = (answers["text"][0], answers["answer_start"][0]) if form.uses_answer else ()
+        prompt = form.prompt(context, *answer)
         questions_by_prompt.setdefault(prompt, []).append(question.strip())
         contexts[prompt] = context
     if not questions_by_prompt:

@@ -132,18 +132,17 @@ def train_generator(
     references = read_reference_questions(
         source, task, task.train or "train", form, config.limit, config.seed
     )
-    held_out = [
-        read_reference_questions(source, task, split, form, config.eval_limit, config.seed)
-        for split in task.validation[:1]
-    ]
-    if not held_out:
+    if not task.validation:
         raise UserError(f"task {task.name!r} has no validation split for scoring")
+    held_out = read_reference_questions(
+        source, task, task.validation[0], form, config.eval_limit, config.seed
+    )
     if config.model == FROM_SCRATCH:
         generator, digest = None, ""
     else:
         generator = load_generator(config.model, **dataclasses.asdict(config.reading))
         digest = digest_generator(generator)
-    key = _key(config, digest, [*references, *held_out[0]])
+    key = _key(config, digest, [*references, *held_out])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
             return read_record(place.out / RECORD, GeneratorReport).to_json()
@@ -157,7 +156,7 @@ def train_generator(
         encoded = encode(tokenizer, references, config.reading.max_input, config.reading.max_output)
         pad = tokenizer.pad_token_id
         result = _Training(accelerator, config, model, encoded, pad, task.name, place).fit()
-        scores, samples = score_generator(model, tokenizer, held_out[0], config.reading)
+        scores, samples = score_generator(model, tokenizer, held_out, config.reading)
         report = GeneratorReport(
             reading=config.reading,
             job=config,

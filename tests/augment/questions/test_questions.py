@@ -27,13 +27,14 @@ from transformers import T5ForConditionalGeneration as T5
 
 import mtkd
 from augment.corpus_writer import write_corpus
+from augment.counter_rng import draw_number
 from augment.questions.answer_context import sentences_around
 from augment.questions.generation import precision as precision_module
 from augment.questions.generation.answer_candidates import Candidate, candidates_by_rule, spread_over_text
 from augment.questions.generation.batch_size import BatchSize, bytes_per_prompt, choose_batch_size
 from augment.questions.generation.config import GenerationConfig
 from augment.questions.generation.decoder import Decoder
-from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
+from augment.questions.generation.decoding import Prompt, Strategy, decode
 from augment.questions.generation.generate import QuestionOptions, decode_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
@@ -204,7 +205,7 @@ def test_samples_follow_the_distribution_of_the_model():
     model = random_t5()
     model.lm_head.weight.data.mul_(0.2)
     ids, decoder = (7, 8, 9), Decoder(model)
-    streams = [stream_of(0, "p", number) for number in range(3000)]
+    streams = [draw_number(0, "p", number, 0) for number in range(3000)]
     drawn = decode(decoder, [Prompt(ids, s) for s in streams], Strategy(sample=True, top_p=1.0, limit=1), 500)
     logits = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
     expected = logits.softmax(-1).detach().numpy()

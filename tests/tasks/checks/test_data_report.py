@@ -18,11 +18,11 @@ import pytest
 
 from tasks.checks.data_quality import GroupSizes
 from tasks.checks.data_report import report_on
-from tasks.checks.row_checks import summarise
 from tasks.checks.split_report import SplitReport
 from tasks.common.errors import UserError, unknown
 from tasks.data.loading import load_rows
 from tasks.data.raw_table import RawTable
+from tasks.data.row_checks import summarise
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.task import Task

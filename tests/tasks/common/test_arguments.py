@@ -14,12 +14,12 @@ import numpy as np
 import pandas
 import pytest
 
-from tasks.common.argument_checks import later
+from tasks.common.argument_checks import lazy_class
 from tasks.common.argument_markers import Expected, IsPath
 from tasks.common.arguments import PositiveFloat, PositiveInt, check_fields, checked
 from tasks.common.errors import UserError
 
-Later = later("json.decoder", "JSONDecoder")
+Later = lazy_class("json.decoder", "JSONDecoder")
 
 
 @checked

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.checks.blank_texts import count_blank
 from tasks.common.errors import MtkdWarning, UserError
 from tasks.data import rows_in_memory
+from tasks.data.blank_texts import count_blank
 from tasks.data.loading import digest_rows
 from tasks.data.rows import Rows
 from tasks.data.rows_in_memory import rows_to_predict, texts_to_encode

@@ -19,12 +19,13 @@ import pytest
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError
 from tasks.common.mapped import MappedTexts, mapped
-from tasks.data import file_readers, unlabelled
+from tasks.data import appended_rows, file_readers
+from tasks.data.appended_rows import append_unlabelled
 from tasks.data.file_patterns import matching_files
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.rows import Rows, row_keys
 from tasks.data.sources import open_data
-from tasks.data.unlabelled import UnlabelledRequest, append_unlabelled, names_files
+from tasks.data.unlabelled import UnlabelledRequest, names_files
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_file import load_task
@@ -69,7 +70,7 @@ def appended(task: Task, unlabelled: Any, limit: int | None = None, train: Rows 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_files_are_read_in_parts(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_readers, "BATCH_ROWS", 8)
-    monkeypatch.setattr(unlabelled, "STEP", 3)
+    monkeypatch.setattr(appended_rows, "STEP", 3)
     path = write(tmp_path / f"more{suffix}", TEXTS)
     sizes = [raw.table.num_rows for raw in file_readers.read_batches(path, PAIR.columns)]
     assert sum(sizes) == 25 and max(sizes) <= 8
@@ -229,7 +230,7 @@ def test_labelled_rows_invalid_rows_and_missing_columns_are_rejected(
 
 
 def test_samples_are_nested_and_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unlabelled, "STEP", 4)
+    monkeypatch.setattr(appended_rows, "STEP", 4)
     found = [appended(PAIR, TEXTS, limit).uids.to_pylist()[3:] for limit in (5, 12, 100)]
     assert list(map(len, found)) == [5, 12, 25]
     assert set(found[0]) < set(found[1]) < set(found[2])

@@ -15,6 +15,7 @@ from tasks.data.soft_labels import contradicted_labels, read_soft_labels
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
+NULL_TEXT = "null instead of text"
 _EXAMPLES = 3  # rows that are printed if many have the same problem
 
 
@@ -118,7 +119,7 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     if raw.table.num_rows == 0:
         return [*lines, Problem(raw.path, None, "there are no rows")], None
     labels = task.type.read_labels(task, split, raw)
-    if task.soft_labels is not None and split == task.train:
+    if task.has_soft_labels(split):
         soft = read_soft_labels(task, raw)
         if wrong_order := contradicted_labels(task, soft, labels.values):
             lines.append(Problem(raw.path, task.soft_labels, wrong_order))
@@ -127,9 +128,6 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     row_problems = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     row_problems.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in row_problems], labels
-
-
-NULL_TEXT = "null instead of text"
 
 
 def is_blank(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.checks.row_checks import is_blank
 from tasks.common.errors import counted, warn_caller
+from tasks.data.row_checks import is_blank
 from tasks.data.rows import Rows
 
 

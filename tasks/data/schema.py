@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 
 from tasks.common.errors import UserError, brief, shorten
-from tasks.data.raw_table import UNREADABLE, RawTable
+from tasks.data.raw_table import UNREADABLE, RawTable, holds_text
 from tasks.task import Task
 
 
@@ -24,7 +24,7 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and task.may_be_unlabelled(split):
         table = table.append_column(task.label, pa.nulls(table.num_rows, task.type.label_type))
-    soft = [task.soft_labels] if task.soft_labels and split == task.train else []
+    soft = [task.soft_labels] if task.soft_labels and task.has_soft_labels(split) else []
     for name in (*task.columns, task.label, *([task.group] if task.group else []), *soft):
         if name not in table.column_names:
             near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
@@ -97,8 +97,7 @@ def _has_label_type(task: Task, text: str | None) -> bool:
 
 def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:
     """Convert a text column to strings; UserError if it holds other values or is not UTF-8."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+    if not holds_text(column.type):
         raise UserError(
             f"{path}: column {name!r} holds {column.type}, not text",
             hint="convert it to text, for example with `astype(str)` of pandas, or name another column",
