@@ -234,7 +234,7 @@ def _baselines(
             train = load_rows(source, task, task.train, baseline_rows)
             baselines |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
         else:
-            skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.name!r}"
+            skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.described}"
         for baseline, predicted in baselines.items():
             by_baseline.setdefault(baseline, {})[name] = predicted
     return dict(by_baseline)

@@ -49,7 +49,7 @@ def labelled_rows(
         if not set(requested_splits) & set(present):
             available = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
             wanted = " or ".join(name or "''" for name in requested_splits)
-            skipped[task.name] = f"no split {wanted} in {source.name!r}: {available}{remark}"
+            skipped[task.name] = f"no split {wanted} in {source.described}: {available}{remark}"
     return labelled, skipped
 
 

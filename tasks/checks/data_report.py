@@ -166,7 +166,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str], suff
     if task.train not in present and task.train in task.files:
         problems.append(_missing_file(task, source, task.train))
     elif task.train not in present:
-        message = f"no training split {task.train!r} in {source.name!r}"
+        message = f"no training split {task.train!r} in {source.described}"
         message += ": a student can learn from the unlabelled rows alone, other models cannot" * suffices
         level: Level = "warning" if suffices else "error"
         problems.append(Problem(task.name, None, _why_missing(task, source, [task.train], message), level))
@@ -174,7 +174,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str], suff
         problems += [_missing_file(task, source, split) for split in task.validation]
     elif not validation:
         names = shorten(task.validation) or "none is named under [files]"
-        message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
+        message = f"no validation split in {source.described} ({names}); training needs one for evaluation"
         problems.append(Problem(task.name, None, _why_missing(task, source, task.validation, message)))
     missing = [split for split in task.validation if validation and split not in validation]
     return [

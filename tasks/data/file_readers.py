@@ -136,8 +136,11 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
             reason = str(error).replace(" at line 1 column", " at column")
             if reason.startswith("EOF"):
                 reason = "the line ends inside an object, a list or a text; each line must be one row"
-            other = "; for CSV, add `format='csv'`" if number == 1 and path == STANDARD else ""
-            collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
+            elif number == 1 and texts:
+                reason += f"; expected: rows such as {json.dumps(dict.fromkeys(texts, '...'))}"
+            if number == 1 and path == STANDARD:
+                reason += "; for CSV, add `format='csv'`"
+            collected.bad.append(UnreadableLine(number, f"not JSON: {reason}"))
             continue
         problem = _fields_problem(record, names, texts)
         if not problem and (name := repeated_key(line, record)):

@@ -43,6 +43,11 @@ class DataSource(ABC):
     name: str
     root: Path | None = None
 
+    @property
+    def described(self) -> str:
+        """The source in an error message."""
+        return repr(self.name)
+
     @abstractmethod
     def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         """A function that reads a split from this source, for a task that names no files; None if missing."""
@@ -109,7 +114,7 @@ class DataSource(ABC):
             return missing_file(task, split, self._folders())
         present = self.splits(task)
         return UserError(
-            f"no split {split!r} of task {task.name!r} in {self.name!r}",
+            f"no split {split!r} of task {task.name!r} in {self.described}",
             expected=f"one of {', '.join(present)}" if present else None,
             hint=self._search_hint(task, split),
         )
@@ -189,7 +194,7 @@ class HubSource(DataSource):
 class FilesSource(DataSource):
     """Only the files that the tasks name themselves; the source if no data is given."""
 
-    name = "the task files"
+    name = described = "the task files"
 
     def _find_in_source(self, task: Task, split: str) -> ReadSplit | None:
         return None

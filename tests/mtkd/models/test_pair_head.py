@@ -30,7 +30,7 @@ RUN = {"data": "pocket", "limit": 24, "eval_limit": 16, "epochs": 1, "device": "
 def test_the_masks_cover_the_tokens_of_each_text(save_checkpoint: Callable[..., Path], kind: str) -> None:
     reader = Reader(Tokeniser.load(str(save_checkpoint(kind))), "joined", 200)
     task = resolve("rte")[0]
-    rows = load_rows(open_data("pocket"), task, "train", 8, 0)
+    rows = load_rows(open_data("pocket"), task, "train", 8)
     encoded = Encoded.encode(rows, reader.tokeniser)
     tokens = Collator(reader)(encoded, np.arange(8)).inputs.joined
     assert tokens is not None
@@ -69,7 +69,7 @@ def test_all_weights_of_the_head_get_gradients(tiny_encoder: Path) -> None:
     model.info = dataclasses.replace(model.info, pair_head="san")
     task = resolve("rte")[0]
     model.set_tasks([task])
-    rows = load_rows(open_data("pocket"), task, "train", 8, 0)
+    rows = load_rows(open_data("pocket"), task, "train", 8)
     encoded = Encoded.encode(rows, model.tokeniser)
     batch = Collator(model.reader)(encoded, np.arange(8))
     out = model.train()(batch.inputs, "rte", OutputSpec(logits=True, cls=frozenset({1})))

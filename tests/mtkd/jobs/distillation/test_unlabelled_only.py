@@ -111,7 +111,7 @@ def test_other_task_types_need_no_labelled_training_rows(kind: str, tmp_path: Pa
             {"unlabelled": "more.csv"},
             [],
             [
-                "no split 'validation' of task 'own' in 'the task files'; training needs a validation split",
+                "no split 'validation' of task 'own' in the task files; training needs a validation split",
                 "name the file of the split 'validation' under [files]",
                 "validation rows need labels (docs/unlabelled.md#how-many-labelled-rows)",
             ],
