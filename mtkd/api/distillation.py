@@ -196,6 +196,8 @@ def _distill_rows(
     from mtkd.jobs.distillation.distill import distill as distill_job
     from tasks.data.unlabelled import UnlabelledRequest
 
+    if student is not None or options["losses"] is not None:
+        _require_effect(request["settings"] or {}, request["init"], student, options["losses"])
     loaded, prepared = prepare("distill", recipe, model=teacher, **request)
     run = distill_job(
         dataclasses.replace(prepared, workers=workers),
@@ -220,6 +222,30 @@ def _require_rows(data: Any, tasks: TaskSpec | None, text_column: str) -> None:
             "a distillation needs rows",
             hint="pass `data='DIR'`, `data='pocket'` or `data='hub'`, or `text='FILE'` for plain text",
         )
+
+
+def _require_effect(settings: Mapping[str, Any], init: Any, student: Any, losses: Any) -> None:
+    """Raise UserError for arguments that describe a student or losses which are passed as objects."""
+    from mtkd.recipes import dotted
+
+    given = {} if init is None else {"init": init}
+    given |= dotted(settings)
+    if student is not None:
+        for key, value in given.items():
+            section, _, rest = key.partition(".")
+            if key == "init" or (section == "student" and (rest == "kind" or "." in rest)):
+                raise _no_effect(key, value, "student")
+    if losses is not None:
+        for key, value in given.items():
+            if "terms" in key.split("."):
+                raise _no_effect(key, value, "losses")
+
+
+def _no_effect(key: str, value: Any, argument: str) -> UserError:
+    return UserError(
+        f"`{key}={value!r}` has no effect, because `{argument}` replaces what the recipe says",
+        hint=f"leave out one of the two: {key!r} or `{argument}`",
+    )
 
 
 def _require_no_tasks(**arguments: Any) -> None:

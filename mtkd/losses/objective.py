@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.losses.term_settings import TermName, TermSettings, applies_to, value_at
+from mtkd.losses.term_settings import TermName, TermSettings, applies_to, is_zero, value_at
 from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
 from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
@@ -71,6 +70,11 @@ class Objective(nn.Module):
         active = self.slow_build.active_layers(progress)
         student, teacher = zip(*(term.needs(active) for _, term in self._terms()), strict=True)
         return reduce(or_, student, OutputSpec()), reduce(or_, teacher, OutputSpec())
+
+    def trains(self, task: Task) -> bool:
+        """Whether a term with a weight other than 0 applies to a task."""
+        weighted = [term for _, term in self._terms() if not is_zero(term.weight)]
+        return any(applies_to(term.task_types, task) for term in weighted)
 
     def num_items(self, task: Task, batch: Batch) -> list[int]:
         """Count the items of this batch for each term; 0 for terms that do not apply to the task."""
@@ -198,7 +202,7 @@ def build_objective(
         check_value(name, TermName, "the name of a loss")
     loss_terms = {name: _build(name, term, models) for name, term in named.items()}
     for name, term in loss_terms.items():
-        _require_offered(name, term, models)
+        _require_offered(name, term, models, drop=_how_to_drop(name, named[name]))
     if all(term.student_need == OutputSpec() for term in loss_terms.values()):
         raise UserError(
             f"no loss needs any output of the student: {', '.join(map(repr, loss_terms))}",
@@ -229,13 +233,7 @@ _NO_TEACHER = EncoderSpec("none")
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
     if isinstance(term, LossTerm):
-        if isinstance(term.weight, Tensor | np.generic) and not isinstance(term.weight, float):
-            raise UserError(
-                f"the attribute `weight` of the loss {name!r} is {a_type(term.weight)}",
-                expected="a number, or points [fraction of the steps, value]: its factor in the objective",
-                hint="`float(weight)`; a parameter that is trained needs another name",
-            )
-        validate(TermSettings, {"loss": name, "weight": term.weight, "task_types": term.task_types})
+        _check_attributes(name, term)
         return term
     loss = loss_class(term.loss)
     own_settings = [key for key in loss.Settings.model_fields if key not in TermSettings.model_fields]
@@ -248,25 +246,51 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
     return built
 
 
-def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
-    """Refuse a term that needs an output that its student or teacher does not offer."""
+def _check_attributes(name: str, term: LossTerm) -> None:
+    """Raise UserError if the weight or the task types of a ready-made term are invalid."""
+    if not isinstance(term.weight, int | float | list | tuple):
+        raise UserError(
+            f"the attribute `weight` of the loss {name!r} is {a_type(term.weight)}",
+            expected="a number, or points [fraction of the steps, value]: its factor in the objective",
+            hint="`float(weight)`; a parameter that is trained needs another name",
+        )
+    try:
+        validate(TermSettings, {"loss": name, "weight": term.weight, "task_types": term.task_types})
+    except UserError as error:
+        problem = f"the loss {name!r}: {error.problem}"
+        raise UserError(problem, expected=error.expected, hint=error.hint) from error
+
+
+def _how_to_drop(name: str, term: TermSettings | LossTerm) -> str:
+    """How to train without a term, for hints."""
+    if isinstance(term, LossTerm):
+        return f"leave {name!r} out of `losses`"
+    return f"drop the term with `terms.{name}.weight=0`"
+
+
+def _require_offered(name: str, term: LossTerm, models: ModelPair, drop: str) -> None:
+    """Refuse a term that needs an output that its student or teacher does not offer.
+
+    Args:
+        drop: see `_how_to_drop`.
+    """
     for who, need, model in (
         ("teacher", term.teacher_need, models.teacher),  # first, since students read pairs as it does
         ("student", term.student_need, models.student),
     ):
         # Logits come from the task heads, which are checked elsewhere.
         if need.pooled and model.layers and not model.offers.pooled:
-            raise _no_pooled_vectors(name, who, model)
+            raise _no_pooled_vectors(name, who, model, drop)
         missing = need.before_selection.missing_from(model.offers | LOGITS)
         if missing:
             raise UserError(
                 f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "
                 "which it does not provide",
-                hint=f"drop the term with `terms.{name}.weight=0`, or choose another {who}",
+                hint=f"{drop}, or choose another {who}",
             )
 
 
-def _no_pooled_vectors(name: str, who: str, model: EncoderSpec) -> UserError:
+def _no_pooled_vectors(name: str, who: str, model: EncoderSpec, drop: str) -> UserError:
     """The error for a term that compares pooled vectors of a bi-encoder."""
     settings = "{'pairs': 'cross-encoder'}"
     fix = (
@@ -279,5 +303,5 @@ def _no_pooled_vectors(name: str, who: str, model: EncoderSpec) -> UserError:
         f"({model.family}) is a bi-encoder, which reads the two texts of a row separately and has no such "
         "vector for both",
         expected=f"tasks with one text, or a {who} that reads both texts as one sequence (a cross-encoder)",
-        hint=f"{fix}, or drop the term with `terms.{name}.weight=0`",
+        hint=f"{fix}, or {drop}",
     )

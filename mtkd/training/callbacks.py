@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 from abc import ABC, abstractmethod
@@ -107,7 +108,7 @@ class Callback:
 
 
 def require_known_events(callbacks: Iterable[Callback]) -> None:
-    """Refuse callbacks with a method `on_...` that nothing calls.
+    """Refuse callbacks with a method `on_...` that nothing calls, or that takes other arguments.
 
     Raises:
         UserError: names the method, and the most similar event.
@@ -123,6 +124,15 @@ def require_known_events(callbacks: Iterable[Callback]) -> None:
                     expected=", ".join(events),
                     hint="a method that is no event needs a name without `on_`",
                 )
+        for name in events:
+            try:
+                inspect.signature(getattr(callback, name)).bind(None, None)
+            except TypeError as error:
+                raise UserError(
+                    f"the callback {type(callback).__name__} has a method {name!r} that takes other "
+                    f"arguments: {error}",
+                    expected=f"`def {name}(self, state, control)`",
+                ) from error
 
 
 class MetricLog(Callback, ABC):

@@ -103,11 +103,24 @@ def validate_run(
         )
         for stage in stages
     ]
+    _require_losses(tasks, [objective for _, objective in objectives])
     models = ModelPair(spec, teacher_spec or spec, tuple(tasks))
     warnings += _unread_cls([objective for _, objective in objectives], models, has_settings=losses is None)
     validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
-    _check_needed_outputs(validated, store)
+    _check_needed_outputs(validated, store, own_losses=losses is not None)
     return validated
+
+
+def _require_losses(tasks: Sequence[Task], objectives: Sequence[Objective]) -> None:
+    """Raise UserError if no loss of any stage applies to one of the tasks."""
+    for task in tasks:
+        if not any(objective.trains(task) for objective in objectives):
+            raise UserError(
+                f"no loss applies to the task {task.name!r} ({task.kind}), so nothing could learn it",
+                expected="a loss with a weight above 0 whose `task_types`, if it has any, include "
+                f"{task.kind!r}",
+                hint="add such a loss, or leave the task out of `tasks`",
+            )
 
 
 def _needs_logits(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) -> bool:
@@ -133,8 +146,12 @@ def _teacher_ref(
     return _stored_teacher(teacher, store, tasks, heads)
 
 
-def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
-    """Check that the teacher or the store has what the terms need, for the tokens that the student reads."""
+def _check_needed_outputs(validated: ValidatedRun, store: Path | None, *, own_losses: bool) -> None:
+    """Check that the teacher or the store has what the terms need, for the tokens that the student reads.
+
+    Args:
+        own_losses: True if the terms were passed as objects.
+    """
     settings = validated.settings
     need = validated.teacher_need
     teacher_ref = validated.teacher
@@ -142,7 +159,7 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None) -> None:
     if need.selection is not None:
         check_selection(need.selection, settings)
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
-        check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
+        check_store(settings, need, validated.aligned, store, teacher_ref.manifest, own_losses=own_losses)
         if need.selection and getattr(teacher_ref.config, "pairs", "cross-encoder") != "cross-encoder":
             check_ranking(need.selection, store, teacher_ref.manifest)
     if settings.student.vocabulary != "wordpiece" and validated.aligned:

@@ -60,18 +60,33 @@ def check_ranking(selection: Selection, store: Path, manifest: StoreManifest) ->
 
 
 def check_store(
-    settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
+    settings: DistillSettings,
+    need: OutputSpec,
+    aligned: bool,
+    store: Path,
+    manifest: StoreManifest,
+    *,
+    own_losses: bool = False,
 ) -> None:
     """Check that a store can replace the teacher of a run.
 
     Args:
         need: the outputs that the losses need.
         aligned: True if the student must read the same tokens as the teacher.
+        own_losses: True if the losses were passed as objects, so that they are not those of the recipe.
 
     Raises:
         UserError: the store lacks an output, its rows have another maximum length, or a shard is damaged.
     """
     missing = need.missing_from(manifest.contents.offers)
+    if missing and own_losses:
+        raise UserError(
+            f"the store {store} lacks what the losses need: {', '.join(missing)}",
+            expected="losses that need only what the store holds (see `mtkd.store_info`)",
+            hint="use the teacher in place of the store, or build a store with a term that needs the same, "
+            "such as `settings={'terms.extra': {'loss': 'hidden_mse', 'layer_map': [[1, 3]]}}` for the "
+            "hidden states of layer 3",
+        )
     if missing:
         raise UserError(
             f"the store {store} lacks what {settings.name} needs: {', '.join(missing)}",

@@ -180,10 +180,10 @@ def test_a_copy_of_a_student_is_trained_so_that_the_same_call_returns_the_finish
     start = mtkd.load(student)
     before = start.predict("sst2", FILM)
     for name, given in (("model", start), ("encoder", start.module.encoder)):
-        made = distil(teacher, tmp_path / name, student=given, tasks="rte")
+        made = distil(teacher, tmp_path / name, student=given, tasks="rte", settings={})
         assert list(made.tasks) == ["rte"] and made.module.encoder is not start.module.encoder
         assert start.predict("sst2", FILM) == before
-        again = distil(teacher, tmp_path / name, student=given, tasks="rte")
+        again = distil(teacher, tmp_path / name, student=given, tasks="rte", settings={})
         assert again.record == made.record and same_weights(weights_of(again), weights_of(made))
 
 

@@ -187,7 +187,7 @@ def test_a_function_passes_on_exactly_its_arguments(
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
     if function is distillation.distill:
-        given |= {"text": None, "text_column": "text"}
+        given |= {"text": None, "text_column": "text", "student": None, "losses": None}
     with pytest.raises(PassedArguments):
         unchecked(**given)
     expected = [value for name, value in given.items() if name not in used_elsewhere]
@@ -210,7 +210,8 @@ def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> mtk
 
 def student(teacher: mtkd.Model, out: Path, **more: Any) -> mtkd.Model:
     given = {"data": "pocket", "tasks": ["rte", "sst2"], "limit": 32, "eval_limit": 16, "epochs": 1}
-    settings = SMALL | more.pop("settings", {})
+    small = {key: value for key, value in SMALL.items() if "student" not in more or "bilstm" not in key}
+    settings = small | more.pop("settings", {})
     return mtkd.distill("mkd-lstm", teacher=teacher, out=out, settings=settings, **(given | more))
 
 
@@ -711,6 +712,12 @@ def test_a_loss_that_depends_only_on_its_own_weights_is_an_error(
         ({"teacher_need": ["logits"]}, r"`teacher_need` of the loss Own cannot be \['logits'\]"),
         ({"weight": torch.tensor(1.0)}, r"`weight` of the loss 'Own' is a Tensor\n.*\n.*`float\(weight\)`"),
         ({"weight": np.float32(1.0)}, "`weight` of the loss 'Own' is a float32"),
+        ({"weight": "1"}, "`weight` of the loss 'Own' is a str"),
+        ({"weight": -1.0}, r"the loss 'Own': weight = -1\.0 is not valid"),
+        ({"task_types": ["classfy"]}, r"the loss 'Own': task_types\.0 = 'classfy' is not valid"),
+        ({"weight": 0.0}, r"no loss applies to the task '\w+' \(classify\)"),
+        ({"task_types": ["span"]}, r"no loss applies to the task '\w+' \(classify\)"),
+        ({"student_need": mtkd.OutputSpec(hidden={99})}, "layer 99 .*\n.*leave 'Own' out of `losses`"),
     ],
 )
 def test_wrong_declarations_of_a_loss_are_errors_before_anything_is_written(
@@ -719,6 +726,25 @@ def test_wrong_declarations_of_a_loss_are_errors_before_anything_is_written(
     with pytest.raises(mtkd.UserError, match=message):
         student(teacher, tmp_path / "run", losses=[type("Own", (CustomLoss,), attributes)()])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("losses", {"settings": {"terms.logits.weight": 2}}),
+        ("student", {"settings": {"student": {"kind": "static"}}}),
+        ("student", {"settings": {"student.bilstm.hidden_size": 3}}),
+        ("student", {"init": "minilm"}),
+    ],
+)
+def test_settings_that_an_object_replaces_are_errors(
+    argument: str, arguments: dict[str, Any], teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    replacing: Any = {"losses": [CustomLoss()], "student": teacher}[argument]
+    with pytest.raises(mtkd.UserError, match=f"has no effect, because `{argument}` replaces"):
+        mtkd.distill(
+            "mkd-lstm", data="pocket", teacher=teacher, out=tmp_path, **arguments, **{argument: replacing}
+        )
 
 
 @pytest.mark.parametrize(

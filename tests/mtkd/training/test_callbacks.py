@@ -193,9 +193,20 @@ def test_prefetching_is_bounded_and_ends_with_its_block() -> None:
     assert set(threading.enumerate()) <= before and len(made) <= in_use + ready + in_work
 
 
-@pytest.mark.parametrize("name", ["on_stepp", "on_step"])
-def test_a_misspelt_event_is_an_error_before_training(name: str, tiny_teacher: Path, tmp_path: Path) -> None:
-    misspelt = type("Mine", (Recorder,), {name: lambda self, state, control: None})()
+@pytest.mark.parametrize(
+    ("name", "arguments", "problem"),
+    [
+        ("on_stepp", 2, "has an unknown method 'on_stepp' (did you mean 'on_step_end'?)"),
+        ("on_step", 2, "has an unknown method 'on_step' (did you mean 'on_step_end'?)"),
+        ("on_save", 1, "has a method 'on_save' that takes other arguments: too many positional arguments"),
+        ("on_save", 3, "has a method 'on_save' that takes other arguments: missing a required argument: 'c'"),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_an_error_before_training(
+    name: str, arguments: int, problem: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    method = {1: lambda self, a: None, 2: lambda self, a, b: None, 3: lambda self, a, b, c: None}[arguments]
+    wrong = type("Mine", (Recorder,), {name: method})()
     with pytest.raises(UserError) as error:
         api.distill(
             "mkd-lstm",
@@ -203,10 +214,7 @@ def test_a_misspelt_event_is_an_error_before_training(name: str, tiny_teacher: P
             data="pocket",
             tasks=TASKS,
             out=tmp_path / "run",
-            callbacks=[Recorder(), misspelt],
+            callbacks=[Recorder(), wrong],
         )
-    assert (
-        error.value.problem
-        == f"the callback Mine has an unknown method {name!r} (did you mean 'on_step_end'?)"
-    )
+    assert error.value.problem == f"the callback Mine {problem}"
     assert not (tmp_path / "run").exists()
