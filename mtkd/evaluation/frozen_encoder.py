@@ -14,7 +14,7 @@ from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import pooled_vectors
 from mtkd.torch_state import isolated
-from tasks.common.files import atomic_path
+from tasks.common.files import atomic_path, directory_for
 from tasks.common.locks import locked
 from tasks.common.progress import progress
 from tasks.common.sha256 import digest_bytes
@@ -65,8 +65,13 @@ class FrozenEncoder:
         single = replace(rows, texts=(rows.texts[column],), answers=None)
         vectors = self._encode(single, f"encoding {rows.task}/{rows.split}")
         if file is not None:
-            with locked(file.parent, wait=True), atomic_path(file) as temporary:
-                save_file({"vectors": vectors}, temporary, {"digest": digest_bytes(vectors.tobytes())})
+            digest = {"digest": digest_bytes(vectors.tobytes())}
+            with (
+                locked(file.parent, wait=True),
+                atomic_path(file) as temporary,
+                directory_for(temporary) as inside,
+            ):
+                save_file({"vectors": vectors}, inside, digest)
         return vectors
 
     def _encode(self, rows: Rows, label: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mtkd.output_files.sharded_output import Footer
+from tasks.common.files import directory_for
 from tasks.common.reading import is_lfs_pointer, not_regular
 
 
@@ -21,7 +22,8 @@ class SafetensorsFormat:
     def write(self, path: Path, content: Mapping[str, Tensor], key: str) -> None:
         """Write the tensors."""
         tensors = {name: values.contiguous() for name, values in content.items()}
-        save_file(tensors, path, metadata={"key": key} if key else None)
+        with directory_for(path) as file:
+            save_file(tensors, file, metadata={"key": key} if key else None)
 
     def read_footer(self, path: Path) -> Footer | None:
         """Read the key; None if the file is missing or damaged."""

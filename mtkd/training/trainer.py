@@ -36,7 +36,7 @@ from mtkd.training.step_plan import StepPlan
 from mtkd.training.train_step import TrainStep
 from tasks.common.digests import damage_of, quick_digest
 from tasks.common.errors import UserError
-from tasks.common.files import atomic_path
+from tasks.common.files import atomic_path, directory_for
 from tasks.task import Task
 from tasks.tokens.batching import Batch
 
@@ -242,8 +242,8 @@ class Trainer(TrainingLoop[StepBatches]):
         if position.best is None or is_better(self.settings.metric, value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
-                with atomic_path(self._best_file) as temporary:
-                    save_file(tensors_to_save(self.train_module.model), temporary)
+                with atomic_path(self._best_file) as temporary, directory_for(temporary) as file:
+                    save_file(tensors_to_save(self.train_module.model), file)
                 position.best_digest = quick_digest(self._best_file)
         else:
             position.bad_epochs += 1

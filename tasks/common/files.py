@@ -111,6 +111,25 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
                 os.close(handle)
 
 
+@contextlib.contextmanager
+def directory_for(path: Path) -> Iterator[Path]:
+    """Yield a path in a temporary directory; the file written there replaces `path` if the block succeeds.
+
+    This is for libraries that write to a hidden file of their own beside the output, as safetensors does. If
+    the process is killed, `remove_leftovers` removes the directory with that file.
+
+    Args:
+        path: what `atomic_path` yields.
+    """
+    folder = _temporary(path)
+    folder.mkdir()
+    try:
+        yield folder / "file"
+        os.replace(folder / "file", path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def check_output_file(path: Path) -> None:
     """Check that a file could be created or replaced.
 

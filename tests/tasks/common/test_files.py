@@ -17,6 +17,7 @@ from tasks.common.errors import UserError
 from tasks.common.files import (
     atomic_directory,
     atomic_path,
+    directory_for,
     disk_errors,
     is_temporary,
     move_files,
@@ -24,7 +25,7 @@ from tasks.common.files import (
     staged_directory,
     write_text,
 )
-from tasks.common.locks import locked
+from tasks.common.locks import LOCK, locked
 from tasks.common.sha256 import digest_bytes, digest_file
 
 
@@ -58,6 +59,24 @@ def test_leftovers_of_killed_processes_are_removed_but_not_files_of_live_ones(tm
         first.write_text("first")
     assert (tmp_path / "rows.jsonl").read_text() == "first"
     assert names(tmp_path) == {"rows.jsonl", *(file.name for file in others)}
+
+
+def test_hidden_files_of_libraries_do_not_stay_if_the_process_is_killed(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "out" / "a.safetensors", {"a": np.arange(3)}
+    with locked(path.parent), atomic_path(path) as temporary, directory_for(temporary) as file:
+        save_file(tensors, file)
+    before = path.read_bytes()
+    with locked(path.parent):
+        assert names(path.parent) == {"a.safetensors", LOCK}
+        child = os.fork()
+        if not child:
+            with atomic_path(path) as temporary, directory_for(temporary) as file:
+                (file.parent / ".tmpAbCdEf").write_bytes(b"unfinished, as safetensors 0.8 writes it")
+                os._exit(1)
+        os.waitpid(child, 0)
+        assert len(names(path.parent)) == 4
+    with locked(path.parent):
+        assert names(path.parent) == {"a.safetensors", LOCK} and path.read_bytes() == before
 
 
 def test_a_link_stays_a_link_and_a_directory_is_not_replaced(tmp_path: Path) -> None:
