@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired  # pydantic needs it before Python 3.12
+from typing import Annotated, NotRequired
 
-from typing_extensions import TypedDict
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from mtkd.evaluation.baselines import CONSTANT
 from mtkd.jobs.grid.compare_plot import PlottedModel, plot_models
@@ -20,12 +21,15 @@ from tasks.common.records import read_record
 _FORMATS = (".png", ".svg", ".pdf")
 
 
+_Cost = Annotated[float, Field(ge=0, le=1e12)]  # an axis cannot show every number
+
+
 class _Row(TypedDict):
     name: str
     average: float | None
-    ms: dict[str, float]
+    ms: dict[str, _Cost]
     parameters: int | None
-    seconds: list[float]
+    seconds: list[_Cost]
 
 
 class _Bench(TypedDict):

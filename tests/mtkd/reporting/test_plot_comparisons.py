@@ -121,6 +121,8 @@ def test_the_first_batch_size_that_all_have_is_plotted(tmp_path: Path, figures: 
         ({"tasks": ["rte"]}, ["compare.json compares scores on rte\n", "the same tasks as", "rte, sst2"]),
         ({"bench": {"seq_len": 64}}, ["128 in", "64 in", "expected: one length"]),
         ({"rows": None}, ["lacks the key 'rows'", "hint: name a compare.json"]),
+        ({"rows": [row("long", (0.5, 1.0, 2.0, 5, [1e300]))]}, ["rows.0.seconds.0 = 1e+300"]),
+        ({"rows": [row("slow", (0.5, 1.0, 1e300, 5, [1.0]))]}, ["rows.0.ms.64 = 1e+300"]),
     ],
 )  # fmt: skip
 def test_incompatible_comparisons_are_errors(
