@@ -90,12 +90,14 @@ def _run_and_collect(
     errors = run_jobs([job for run in planned for job in run.jobs], jobs, say)
     rows: dict[str, TableRow] = {run.cell: TableRow(run.cell) for run in planned}
     commands: dict[str, list[str]] = {name: [] for name in rows}
+    scored_runs: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
         commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
         failed = next((job for job in run.jobs if job.out in errors), None)
         if failed is None:
             _collect(rows[run.cell], run, results)
+            scored_runs[run.cell] += [job.out.relative_to(inputs.out).as_posix() for job in run.scored]
         else:
             rows[run.cell].failed[f"{run.task_spec}, seed {run.seed}"] = errors[failed.out]
     notes = _notes(grid, rows)
@@ -113,7 +115,7 @@ def _run_and_collect(
     _add_differences(grid, rows, results)
     notes += weak_row_warnings(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
-    table = Table(grid, tasks, list(rows.values()), commands, notes)
+    table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
     _write(table, inputs.out)
     if grid.bench.batches and results.models:

@@ -40,6 +40,8 @@ from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.recipes import load_settings, parse_set
+from mtkd.reporting.models import gather
+from mtkd.reporting.runs import CONTROL, STUDENT
 from mtkd.training.interrupts import PARENT
 from tasks.common.errors import UserError
 
@@ -195,6 +197,65 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+SAME_STEPS = """
+title = "Same steps"
+recipe = "mkd-transformer"
+tasks = ["rte"]
+[set]
+"student.max_length" = 24
+"student.transformer.layers" = 1
+"student.transformer.hidden_size" = 8
+"student.transformer.heads" = 2
+"student.transformer.intermediate_size" = 8
+"student.transformer.init" = "random"
+[cells.narrow]
+"""
+
+
+@pytest.mark.parametrize(
+    ("cells", "epochs", "roles"),
+    [
+        (
+            '[cells.deep]\nset = { "student.transformer.layers" = 2 }\nsteps_of = "narrow"',
+            (),
+            {"narrow": STUDENT, "deep": STUDENT},
+        ),
+        (
+            "control = true\n[cells.deep]\nset = { student.transformer.layers = 2, train.batch_size = 4 }",
+            ("--epochs", 1),
+            {"narrow": STUDENT, "narrow, labels": CONTROL, "deep": STUDENT},
+        ),
+    ],
+)
+def test_a_report_of_cells_that_take_the_steps_of_others_agrees_with_their_table(
+    cells: str,
+    epochs: tuple[object, ...],
+    roles: dict[str, str],
+    mtkd: Callable,
+    tiny_teacher: Path,
+    tmp_path: Path,
+    started: list[list[str]],
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(f"{SAME_STEPS}{cells}\n", encoding="utf-8")
+    words = ("compare", file, "--data", "pocket", "--teacher", tiny_teacher, "--out", out)
+    limits = ("--limit", 16, "--eval-limit", 16, "--no-bench", "--no-baselines")
+    done = mtkd(*words, *limits, *(epochs or ("--set", "train.epochs=1")))
+    assert done.code == 0, done.out + done.err
+    table = json.loads((out / "compare.json").read_text())
+    folders = {cell: "narrow--labels-*" if cell == "narrow, labels" else cell for cell in roles}
+    gathered = gather([out])
+    models = {model.name: model for model in gathered.models}
+    assert {name: model.role for name, model in models.items()} == roles
+    assert sorted(run.name for run in gathered.runs) == sorted(roles)
+    for row in table["rows"]:
+        if model := models.get(row["name"]):
+            (path,) = (out / "runs").glob(f"{folders[model.name]}/rte-0")
+            assert [run.path for run in model.runs] == [path]
+            assert table["scored_runs"][model.name] == [path.relative_to(out).as_posix()]
+            assert model.scores() == row["mean"] and model.parameters["total"] == row["parameters"]
 
 
 CHAIN = """
