@@ -23,6 +23,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
+from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
@@ -69,7 +70,8 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
 
     Raises:
-        UserError: an input that a cell needs is missing, or has changed since a finished run.
+        UserError: an input that a cell needs is missing, or has changed since a finished run; or `out` holds
+            other files than those of a comparison.
     """
     check_paths(grid, inputs)
     planned = plan_runs(grid, inputs)
@@ -77,6 +79,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     check_same_commands(jobs_of_grid)
     check_finished_inputs(jobs_of_grid, inputs)
     with locked(inputs.out):
+        check_comparison_directory(inputs.out)  # another process may have written to it
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():
                 remove_leftovers(folder)

@@ -33,6 +33,7 @@ from mtkd.jobs.grid import compare as compare_job
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Table
+from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
@@ -256,6 +257,55 @@ def test_a_report_of_cells_that_take_the_steps_of_others_agrees_with_their_table
             assert [run.path for run in model.runs] == [path]
             assert table["scored_runs"][model.name] == [path.relative_to(out).as_posix()]
             assert model.scores() == row["mean"] and model.parameters["total"] == row["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("run.json", '{"status": "finished"}'),
+        ("rte/train.jsonl", "{}"),
+        ("teacher/model/model.json", "{}"),
+        ("compare.json", '{"prices": [1, 2]}'),
+        ("runs/notes.log.txt", "text"),
+    ],
+)
+def test_a_directory_with_other_files_is_rejected_before_anything_is_written(
+    file: str, text: str, mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
+) -> None:
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID, encoding="utf-8")
+    (out / file).parent.mkdir(parents=True)
+    (out / file).write_text(text)
+    before = {path: path.stat().st_mtime_ns for path in (out, *out.rglob("*"))}
+    refused = mtkd(*compare_command(grid, out, "--teacher", tiny_teacher))
+    assert refused.code == 2 and not started
+    assert refused.err.startswith(f"error: {out} holds files that do not belong to a comparison: {file}\n")
+    assert "an empty or new directory with --out" in refused.err
+    assert {path: path.stat().st_mtime_ns for path in (out, *out.rglob("*"))} == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {".mtkd.lock": ""},
+        {"runs/two/rte-0.log.txt": ""},
+        {
+            "runs/two/rte-0-then-rte.log.txt": "",
+            "runs/two/rte-0/run.json": "{}",
+            "report.html": "a user's file",
+        },
+        {"teacher/rte.log.txt": "", "teacher/rte/run.json": "{}"},
+        {"first/minilm-6-0123456789ab.log.txt": "", "first/minilm-6-0123456789ab/log.jsonl": ""},
+        {"compare.json": '{"rows": [], "commands": {}}', "compare.md": "", "report.html": "page"},
+    ],
+)
+def test_the_directory_of_an_interrupted_or_finished_comparison_is_accepted(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    check_comparison_directory(tmp_path)
 
 
 CHAIN = """
@@ -1301,6 +1351,9 @@ def test_the_output_cannot_be_the_directory_of_the_teacher(mtkd: Callable, tiny_
     words = ["compare", "mlkd-table-8", "--data", "pocket", "--teacher", tiny_teacher, "--tasks", "rte"]
     answered = mtkd(*words, "--out", tiny_teacher / "table", "--dry-run")
     assert answered.code == 2 and "the path of the teacher" in answered.err, answered.err
+    answered = mtkd(*words, "--out", tiny_teacher)
+    assert answered.code == 2, answered.err
+    assert f"error: --out {tiny_teacher} is the path of the teacher: it would be overwritten" in answered.err
 
 
 def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
