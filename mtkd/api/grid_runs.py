@@ -80,8 +80,8 @@ def compare(
         The table; `out` also holds it as compare.json and compare.md.
 
     Raises:
-        UserError: there is no such grid, cell or setting; an input that every cell needs is missing; or no
-            cell can learn from the rows of `unlabelled`.
+        UserError: there is no such grid, cell or setting; an input that every cell needs is missing; no cell
+            can learn from the rows of `unlabelled`; or `out` holds other files than those of a comparison.
     """
     from mtkd.jobs.grid import compare as job
 

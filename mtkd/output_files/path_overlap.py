@@ -26,18 +26,19 @@ OUTPUT_MARKERS = ("model.json", "config.json", "questions.json", "export.json", 
 _MARKERS = (*OUTPUT_MARKERS, DIGESTS, CLAIM)
 _ROW_ARGUMENTS = ("data", "text")  # directories that may also hold outputs, such as `data=.`
 _FILE_ARGUMENTS = ("tasks", "task", "unlabelled", "settings", "sets")  # directories are not read by these
-_INSIDE = "lies inside"
+_INSIDE, _CONTAINS = "lies inside", "contains"
 _MAX_DEPTH = 20  # length of a chain of TOML files that name each other
 _NAMES = ("pocket", "hub", "minilm", "rules", "scratch")  # never paths, even if such a file exists
 
 
-def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
+def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any], *, may_contain: bool = False) -> None:
     """Check that an output does not overwrite an input.
 
     Args:
         name: the argument that names the output, for messages.
         out: the output, a file or a directory.
         inputs: argument -> its value; see `named_paths`.
+        may_contain: whether the output may be a directory that contains inputs, because it replaces nothing.
 
     Raises:
         UserError: the output is an input, contains one, or lies inside a model, run, corpus or store.
@@ -47,7 +48,8 @@ def refuse_overlap(name: str, out: Path, inputs: Mapping[str, Any]) -> None:
         with refuse_cycles(argument):
             paths = list(named_paths(argument, value))
         for path in paths:
-            if relation := _relation(output, path, argument):
+            relation = _relation(output, path, argument)
+            if relation and not (may_contain and relation == _CONTAINS):
                 what = f"the path of the {argument.replace('_', ' ')}"
                 where = what if relation == "is" else f"{path}, {what}"
                 lost = "" if relation == _INSIDE else ": it would be overwritten"
@@ -126,7 +128,7 @@ def _relation(out: PurePosixPath, path: Path, argument: str) -> str | None:
     if out == input_path or (os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path)):
         return "is"
     if out in input_path.parents:
-        return "contains"
+        return _CONTAINS
     if input_path not in out.parents:
         return None
     if argument in _ROW_ARGUMENTS:

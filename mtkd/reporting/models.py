@@ -6,10 +6,10 @@ import os
 import shlex
 import statistics
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -184,6 +184,7 @@ class _Compared(TypedDict):
     reference: str
     commands: dict[str, list[str]]
     rows: list[_ComparedRow]
+    scored_runs: NotRequired[dict[str, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,8 @@ class _Grid:
 
     Attributes:
         commands: for each cell, its commands: their arguments, and the directory that they write.
+        scored_runs: cell -> the directories of its scored runs, relative to `directory`; None in a file
+            from an earlier version, which does not record them.
     """
 
     directory: Path
@@ -199,6 +202,7 @@ class _Grid:
     reference: str
     commands: dict[str, list[tuple[list[str], str]]]
     ms: dict[str, dict[str, float]]
+    scored_runs: dict[str, list[str]] | None
 
 
 def _read_grid(file: Path) -> _Grid:
@@ -208,7 +212,7 @@ def _read_grid(file: Path) -> _Grid:
     commands = {
         cell: [_arguments(line, file, hint) for line in lines] for cell, lines in grid["commands"].items()
     }
-    return _Grid(file.parent, grid["title"], grid["reference"], commands, ms)
+    return _Grid(file.parent, grid["title"], grid["reference"], commands, ms, grid.get("scored_runs"))
 
 
 def _arguments(line: str, file: Path, hint: str) -> tuple[list[str], str]:
@@ -221,24 +225,35 @@ def _arguments(line: str, file: Path, hint: str) -> tuple[list[str], str]:
 
 
 def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[ReportedModel], set[Path]]:
-    """The models of the cells of a grid, and all runs that its commands mention.
-
-    The scored runs of a cell are those that no other of its commands reads.
-    """
+    """The models of the cells of a grid, and all runs that its commands mention."""
     inside = {run.path: run for run in runs if run.path.is_relative_to(grid.directory)}
     models, mentioned = [], set()
     for cell, commands in grid.commands.items():
         outs = {out for _, out in commands}
-        inputs = {word for arguments, out in commands for word in arguments if word != out}
         run_paths = {out: path for out in outs for path in inside if _is_output(out, path, grid.directory)}
-        scored = sorted(path for out, path in run_paths.items() if out not in inputs)
         mentioned |= set(run_paths.values())
+        scored = [path for path in _scored_runs(grid, cell, run_paths) if path in inside]
         if scored:
             name = prefix + cell
             of_cell = [_run_of_cell(inside[path], name, len(scored) > 1) for path in scored]
             ms = next(iter(grid.ms.get(cell, {}).values()), None)
             models.append(ReportedModel(name, of_cell[0].role, of_cell, ms))
     return models, mentioned
+
+
+def _scored_runs(grid: _Grid, cell: str, run_paths: Mapping[str, Path]) -> list[Path]:
+    """The directories of the runs whose scores a cell has.
+
+    An earlier version did not record them. Then they are the runs that no other command of the cell reads,
+    which may include a run whose steps a run of the cell takes.
+
+    Args:
+        run_paths: output in a command of the cell -> the directory of this run.
+    """
+    if grid.scored_runs is not None:
+        return sorted(grid.directory / path for path in grid.scored_runs.get(cell, ()))
+    inputs = {word for arguments, out in grid.commands[cell] for word in arguments if word != out}
+    return sorted(path for out, path in run_paths.items() if out not in inputs)
 
 
 def _is_output(out: str, path: Path, grid_directory: Path) -> bool:

@@ -23,6 +23,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
+from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
@@ -69,7 +70,8 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
 
     Raises:
-        UserError: an input that a cell needs is missing, or has changed since a finished run.
+        UserError: an input that a cell needs is missing, or has changed since a finished run; or `out` holds
+            other files than those of a comparison.
     """
     check_paths(grid, inputs)
     planned = plan_runs(grid, inputs)
@@ -77,6 +79,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     check_same_commands(jobs_of_grid)
     check_finished_inputs(jobs_of_grid, inputs)
     with locked(inputs.out):
+        check_comparison_directory(inputs.out)  # another process may have written to it
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():
                 remove_leftovers(folder)
@@ -90,12 +93,14 @@ def _run_and_collect(
     errors = run_jobs([job for run in planned for job in run.jobs], jobs, say)
     rows: dict[str, TableRow] = {run.cell: TableRow(run.cell) for run in planned}
     commands: dict[str, list[str]] = {name: [] for name in rows}
+    scored_runs: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
         commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
         failed = next((job for job in run.jobs if job.out in errors), None)
         if failed is None:
             _collect(rows[run.cell], run, results)
+            scored_runs[run.cell] += [job.out.relative_to(inputs.out).as_posix() for job in run.scored]
         else:
             rows[run.cell].failed[f"{run.task_spec}, seed {run.seed}"] = errors[failed.out]
     notes = _notes(grid, rows)
@@ -113,7 +118,7 @@ def _run_and_collect(
     _add_differences(grid, rows, results)
     notes += weak_row_warnings(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
-    table = Table(grid, tasks, list(rows.values()), commands, notes)
+    table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
     _write(table, inputs.out)
     if grid.bench.batches and results.models:

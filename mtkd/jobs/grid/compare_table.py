@@ -42,6 +42,8 @@ class Table:
             baselines.
         commands: cell -> the commands of its runs.
         notes: further remarks for readers of the table.
+        scored_runs: cell -> the directories of the runs whose scores it has, relative to the directory of the
+            comparison.
     """
 
     grid: Grid
@@ -49,6 +51,7 @@ class Table:
     rows: list[TableRow]
     commands: dict[str, list[str]]
     notes: list[str] = field(default_factory=list)
+    scored_runs: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """The scores and costs, the differences from the reference, the notes, and the failed runs."""
@@ -118,6 +121,7 @@ class Table:
             "bench": self.grid.bench.model_dump(),
             "rows": rows,
             "commands": self.commands,
+            "scored_runs": self.scored_runs,
             "notes": self.notes,
         }
         return json.loads(json.dumps(record), parse_constant=lambda constant: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
+from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import given_encoder
@@ -127,10 +128,12 @@ def check_paths(grid: Grid, inputs: GridInputs) -> None:
 
     Raises:
         UserError: an input is missing; a file, directory or model does not exist or is of another kind; no
-            cell uses the given corpus or plain text; the store lacks what a cell needs; or `out` is a file.
+            cell uses the given corpus or plain text; the store lacks what a cell needs; or `out` is a file,
+            or a directory that holds other files than those of a comparison.
     """
     _require_inputs(grid, inputs)
     check_given_paths(grid, inputs)
+    check_comparison_directory(inputs.out)
     refuse_unused(grid, inputs)
     for task_spec, teacher in _given_teachers(grid, inputs):
         _find_teacher(teacher, resolve(task_spec), inputs)
@@ -160,7 +163,7 @@ def check_given_paths(grid: Grid, inputs: GridInputs) -> None:
     if os.path.lexists(inputs.out) and not inputs.out.is_dir():
         raise UserError(f"{inputs.out} is a file", expected="a directory", hint="choose another `out`")
     models = {name: getattr(inputs, name) for name in ("teacher", "encoder", "store", "corpus")}
-    refuse_overlap("out", inputs.out / "compare.json", models)
+    refuse_overlap("out", inputs.out, models, may_contain=True)
     source = open_data(inputs.data or None)
     for task in _tasks_that_can_lack_labels(grid):
         files = inputs.unlabelled.get(task.name)

@@ -71,6 +71,13 @@ def test_outputs_that_do_not_overlap_are_accepted(out: str, inputs: dict[str, An
     refuse_overlap("out", Path(out), inputs)
 
 
+def test_an_output_that_replaces_nothing_may_contain_inputs() -> None:
+    refuse_overlap("out", Path(), {"teacher": "run"}, may_contain=True)
+    for out, relation in (("run", "`out='run'` is the path of"), ("run/table", "lies inside run")):
+        with pytest.raises(UserError, match=relation):
+            refuse_overlap("out", Path(out), {"teacher": "run"}, may_contain=True)
+
+
 def test_a_hard_link_counts_as_the_file_itself() -> None:
     os.link("data/rte/train.jsonl", "rows.jsonl")
     with pytest.raises(UserError, match="is the path of the source"):

@@ -16,6 +16,7 @@ from report_runs import ROWS, numbers, predicted, read, write_run
 
 import mtkd as library
 from mtkd.evaluation.baselines import CONSTANT
+from mtkd.reporting.models import gather
 from tasks.common.errors import UserError
 from tasks.task import Task
 
@@ -57,6 +58,55 @@ def test_the_runs_of_a_grid_cell_share_a_line(task: Task, tmp_path: Path) -> Non
     (grid / "compare.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="lacks the key 'reference'"):
         library.report_html([tmp_path], tmp_path / "old.html")
+
+
+def test_a_cell_with_the_steps_of_another_cell_shows_only_its_own_run(task: Task, tmp_path: Path) -> None:
+    """The commands of such a cell include the run whose steps it takes."""
+    small, large = ({"total": size, "embeddings": 1, "without_embeddings": size - 1} for size in (10, 90))
+    grid, runs = tmp_path / "grid", {"full": (0.6, small), "ablated": (0.9, large)}
+    commands: dict[str, list[str]] = {"full": [], "ablated": []}
+    for seed in (0, 1):
+        for cell, (right, parameters) in runs.items():
+            place = grid / "runs" / cell / f"topics-{seed}"
+            write_run(place, task, predicted(task, right, seed), seed=seed, parameters=parameters)
+        lines = {cell: f"mtkd distill x --seed {seed} --out grid/runs/{cell}/topics-{seed}" for cell in runs}
+        commands["full"].append(lines["full"])
+        commands["ablated"] += [lines["full"], f"{lines['ablated']} --steps 40"]
+    scored = {cell: [f"runs/{cell}/topics-{seed}" for seed in (0, 1)] for cell in runs}
+    rows = [{"name": cell, "ms": {}} for cell in runs]
+    content = {"title": "Steps", "reference": "full", "rows": rows, "commands": commands}
+    (grid / "compare.json").write_text(json.dumps({**content, "scored_runs": scored}))
+    gathered = gather([grid])
+    assert [model.name for model in gathered.models] == ["full", "ablated"]
+    for model in gathered.models:
+        paths = [grid / path for path in scored[model.name]]
+        assert [run.path for run in model.runs] == paths
+        assert model.parameters == runs[model.name][1]
+        primary = [json.loads((path / "run.json").read_text())["scores"] for path in paths]
+        mean = np.mean([scores["topics/validation"]["primary"] for scores in primary])
+        assert model.scores()["topics"] == pytest.approx(mean)
+    names = [run.name for run in gathered.runs]
+    assert names == [f"{cell}, topics, seed {seed}" for cell in runs for seed in (0, 1)]
+    table = read(library.report_html([grid], tmp_path / "a.html"))[0].named("topics")
+    assert numbers(table["full student"]["topics"])[0] + 20 < numbers(table["ablated student"]["topics"])[0]
+
+    del scored["ablated"][1]  # the run with this seed has failed
+    (grid / "compare.json").write_text(json.dumps({**content, "scored_runs": scored}))
+    ablated = gather([grid]).models[1]
+    assert [(run.seed, run.name) for run in ablated.runs] == [(0, "ablated")]
+
+
+def test_a_comparison_of_an_earlier_version_shows_the_runs_that_no_command_reads(
+    task: Task, tmp_path: Path
+) -> None:
+    place = write_run(tmp_path / "grid" / "runs" / "a" / "topics-0", task, None)
+    write_run(tmp_path / "grid" / "first" / "x-1", task, None, primary=0.9)
+    command = "mtkd distill x --init grid/first/x-1 --out grid/runs/a/topics-0"
+    commands = {"a": ["mtkd distill y --out grid/first/x-1", command]}
+    content = {"title": "Old", "reference": "a", "rows": [], "commands": commands}
+    (tmp_path / "grid" / "compare.json").write_text(json.dumps(content))
+    (model,) = gather([tmp_path / "grid"]).models
+    assert [run.path for run in model.runs] == [place]
 
 
 def test_the_error_for_an_unknown_reference_lists_the_runs(

@@ -33,6 +33,7 @@ from mtkd.jobs.grid import compare as compare_job
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Table
+from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
@@ -40,6 +41,8 @@ from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.recipes import load_settings, parse_set
+from mtkd.reporting.models import gather
+from mtkd.reporting.runs import CONTROL, STUDENT
 from mtkd.training.interrupts import PARENT
 from tasks.common.errors import UserError
 
@@ -195,6 +198,114 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+SAME_STEPS = """
+title = "Same steps"
+recipe = "mkd-transformer"
+tasks = ["rte"]
+[set]
+"student.max_length" = 24
+"student.transformer.layers" = 1
+"student.transformer.hidden_size" = 8
+"student.transformer.heads" = 2
+"student.transformer.intermediate_size" = 8
+"student.transformer.init" = "random"
+[cells.narrow]
+"""
+
+
+@pytest.mark.parametrize(
+    ("cells", "epochs", "roles"),
+    [
+        (
+            '[cells.deep]\nset = { "student.transformer.layers" = 2 }\nsteps_of = "narrow"',
+            (),
+            {"narrow": STUDENT, "deep": STUDENT},
+        ),
+        (
+            "control = true\n[cells.deep]\nset = { student.transformer.layers = 2, train.batch_size = 4 }",
+            ("--epochs", 1),
+            {"narrow": STUDENT, "narrow, labels": CONTROL, "deep": STUDENT},
+        ),
+    ],
+)
+def test_a_report_of_cells_that_take_the_steps_of_others_agrees_with_their_table(
+    cells: str,
+    epochs: tuple[object, ...],
+    roles: dict[str, str],
+    mtkd: Callable,
+    tiny_teacher: Path,
+    tmp_path: Path,
+    started: list[list[str]],
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(f"{SAME_STEPS}{cells}\n", encoding="utf-8")
+    words = ("compare", file, "--data", "pocket", "--teacher", tiny_teacher, "--out", out)
+    limits = ("--limit", 16, "--eval-limit", 16, "--no-bench", "--no-baselines")
+    done = mtkd(*words, *limits, *(epochs or ("--set", "train.epochs=1")))
+    assert done.code == 0, done.out + done.err
+    table = json.loads((out / "compare.json").read_text())
+    folders = {cell: "narrow--labels-*" if cell == "narrow, labels" else cell for cell in roles}
+    gathered = gather([out])
+    models = {model.name: model for model in gathered.models}
+    assert {name: model.role for name, model in models.items()} == roles
+    assert sorted(run.name for run in gathered.runs) == sorted(roles)
+    for row in table["rows"]:
+        if model := models.get(row["name"]):
+            (path,) = (out / "runs").glob(f"{folders[model.name]}/rte-0")
+            assert [run.path for run in model.runs] == [path]
+            assert table["scored_runs"][model.name] == [path.relative_to(out).as_posix()]
+            assert model.scores() == row["mean"] and model.parameters["total"] == row["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("run.json", '{"status": "finished"}'),
+        ("rte/train.jsonl", "{}"),
+        ("teacher/model/model.json", "{}"),
+        ("compare.json", '{"prices": [1, 2]}'),
+        ("runs/notes.log.txt", "text"),
+    ],
+)
+def test_a_directory_with_other_files_is_rejected_before_anything_is_written(
+    file: str, text: str, mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
+) -> None:
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID, encoding="utf-8")
+    (out / file).parent.mkdir(parents=True)
+    (out / file).write_text(text)
+    before = {path: path.stat().st_mtime_ns for path in (out, *out.rglob("*"))}
+    refused = mtkd(*compare_command(grid, out, "--teacher", tiny_teacher))
+    assert refused.code == 2 and not started
+    assert refused.err.startswith(f"error: {out} holds files that do not belong to a comparison: {file}\n")
+    assert "an empty or new directory with --out" in refused.err
+    assert {path: path.stat().st_mtime_ns for path in (out, *out.rglob("*"))} == before
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {".mtkd.lock": ""},
+        {"runs/two/rte-0.log.txt": ""},
+        {
+            "runs/two/rte-0-then-rte.log.txt": "",
+            "runs/two/rte-0/run.json": "{}",
+            "report.html": "a user's file",
+        },
+        {"teacher/rte.log.txt": "", "teacher/rte/run.json": "{}"},
+        {"first/minilm-6-0123456789ab.log.txt": "", "first/minilm-6-0123456789ab/log.jsonl": ""},
+        {"compare.json": '{"rows": [], "commands": {}}', "compare.md": "", "report.html": "page"},
+    ],
+)
+def test_the_directory_of_an_interrupted_or_finished_comparison_is_accepted(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    check_comparison_directory(tmp_path)
 
 
 CHAIN = """
@@ -1240,6 +1351,9 @@ def test_the_output_cannot_be_the_directory_of_the_teacher(mtkd: Callable, tiny_
     words = ["compare", "mlkd-table-8", "--data", "pocket", "--teacher", tiny_teacher, "--tasks", "rte"]
     answered = mtkd(*words, "--out", tiny_teacher / "table", "--dry-run")
     assert answered.code == 2 and "the path of the teacher" in answered.err, answered.err
+    answered = mtkd(*words, "--out", tiny_teacher)
+    assert answered.code == 2, answered.err
+    assert f"error: --out {tiny_teacher} is the path of the teacher: it would be overwritten" in answered.err
 
 
 def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
