@@ -44,6 +44,26 @@ def test_columns_that_arrow_cannot_hold_are_errors_only_if_they_are_used(values:
             load_rows(source, replace(OWN, label="more"), "train")
 
 
+def test_an_error_about_a_lone_surrogate_names_its_row() -> None:
+    single, broken = replace(OWN, columns=("one",)), "b\ud800"
+    columns = {"one": ["a", broken, None], "label": [0, 1, 0]}
+    frame = pandas.DataFrame(columns, dtype=object)
+    records = [{"one": text} for text in columns["one"]]
+    tables: list[Any] = [frame, frame["one"], columns, records, columns["one"][:2], np.array(["a", broken])]
+    for table in tables:
+        with pytest.raises(UserError, match="the column 'one' holds 'b.*' in row 1, which is not") as refused:
+            rows_to_predict(single, table)
+        assert refused.value.expected == "text without lone surrogates, which UTF-8 cannot hold"
+        assert refused.value.hint is not None and "errors='replace'" in refused.value.hint
+        str(refused.value).encode()
+    with pytest.raises(UserError, match="memory:own/train: the column 'one' holds"):
+        load_rows(open_data({"own": {"train": frame[:2]}}), single, "train")
+    with pytest.raises(UserError, match="the column 'two' holds 'b.*' in row 0"):
+        rows_to_predict(OWN, [("a", broken)])
+    unused = pandas.DataFrame({"one": ["a"], "more": [broken]}, dtype=object)
+    assert rows_to_predict(single, unused) is not None
+
+
 def test_vectors_of_numpy_are_read_in_every_kind_of_table() -> None:
     vectors = np.array([[0.25, 0.75], [0.5, 0.5]])
     columns = {"one": ["a", "b"], "two": ["c", "d"]}
