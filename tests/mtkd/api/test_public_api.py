@@ -407,6 +407,9 @@ class PolarsFrame:
         assert not as_series
         return self._table.to_pydict()
 
+    def head(self, n: int) -> PolarsFrame:
+        return PolarsFrame(self._table.slice(0, n).to_pydict())
+
     def get_columns(self) -> list[pandas.Series]:
         return [self[name] for name in self.columns]
 
@@ -438,8 +441,22 @@ def test_a_polars_frame_gets_prediction_columns_like_a_pandas_frame(
         teacher.predict("sst2", found)
     again = teacher.predict("sst2", found, replace=True)
     assert again.to_dict(as_series=False) == got
-    empty = polars_frame({"sentence": []})
-    assert teacher.predict("sst2", empty) is empty
+    empty = teacher.predict("sst2", polars_frame({"sentence": []})).to_dict(as_series=False)
+    assert empty == {"sentence": []} | {key: [] for key in expected[0]}
+
+
+def test_an_empty_frame_gets_prediction_columns_of_the_same_types(teacher: mtkd.Model) -> None:
+    frame = pandas.DataFrame({"sentence": ["a fine film ."], "n": [1]})
+    answered, empty = teacher.predict("sst2", frame), teacher.predict("sst2", frame[:0])
+    assert len(empty) == 0 and empty.dtypes.equals(answered.dtypes)
+    assert list(teacher.predict("sst2", pandas.DataFrame({"sentence": np.array([])}))) == [
+        "sentence", "prediction", "prediction_id", "probabilities",
+    ]  # fmt: skip
+    with pytest.raises(mtkd.UserError, match="rows has no column 'sentence'"):
+        teacher.predict("sst2", frame[["n"]][:0])
+    with pytest.raises(mtkd.UserError, match="already has the column 'prediction'"):
+        teacher.predict("sst2", empty)
+    assert list(teacher.predict("sst2", empty, replace=True)) == list(empty)
 
 
 def test_columns_of_a_frame_are_not_replaced_silently(teacher: mtkd.Model) -> None:
