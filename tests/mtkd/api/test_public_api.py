@@ -240,6 +240,25 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
 
 
+@pytest.mark.parametrize(
+    ("budget", "size"),
+    [(500, 500), ("500", 500), ("1KB", 1000), ("2.5 gb", 2_500_000_000), ("3MiB", 3_000_000), (None, None)],
+)
+def test_the_budget_of_a_store_may_be_a_text(
+    budget: Any, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "mtkd.jobs.knowledge_store.plan_store.plan_store", lambda request, *rest: request.budget
+    )
+    given: dict[str, Any] = {"data": "pocket", "tasks": "rte", "teacher": tmp_path}
+    assert mtkd.plan_store("hsk-tinybert-4", budget=budget, **given) == size
+    for wrong in ("2GX", "", "nan", "0.5", "-1", 0, 1.5):
+        with pytest.raises(
+            mtkd.UserError, match=r"expected: a number of bytes, or a size such as 2GB or 500M"
+        ):
+            mtkd.plan_store("hsk-tinybert-4", budget=wrong, **given)
+
+
 def test_errors_name_the_function_and_its_wrong_argument() -> None:
     with pytest.raises(TypeError, match=r"refine\(\) .*'epoch' \(did you mean 'epochs'\?\)"):
         mtkd.refine("minilm", data="pocket", tasks="sst2", out="x", epoch=1)  # type: ignore[call-arg]
