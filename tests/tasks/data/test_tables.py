@@ -26,7 +26,7 @@ OWN = Task(name="own", kind="classify", columns=("one", "two"), labels=("no", "y
         ([1, "b"], "mixes types: int in row 0, str in row 1"),
         ([0, 2**63], "holds 9223372036854775808 in row 1, which does not fit in a signed 64-bit integer"),
         (torch.tensor([0, 1]), "is a Tensor, which cannot be read"),
-        (np.zeros((2, 2, 2)), "is a ndarray, which cannot be read"),
+        (np.zeros((2, 2, 2)), "is an ndarray, which cannot be read"),
     ],
 )
 def test_columns_that_arrow_cannot_hold_are_errors_only_if_they_are_used(values: Any, message: str) -> None:
@@ -84,10 +84,10 @@ def test_vectors_of_numpy_are_read_in_every_kind_of_table() -> None:
 def test_a_single_text_or_row_must_be_in_a_list() -> None:
     single = replace(OWN, columns=("one",))
     frame = pandas.DataFrame({"one": ["a", "c"], "note": ["b", "d"]})
-    with pytest.raises(UserError, match="a ndarray without dimensions") as refused:
+    with pytest.raises(UserError, match="an ndarray without dimensions") as refused:
         rows_to_predict(single, np.array("a film"))
     assert refused.value.hint == "for one row: `[value]`"
-    with pytest.raises(UserError, match="a ndarray without dimensions"):
+    with pytest.raises(UserError, match="an ndarray without dimensions"):
         texts_to_encode(np.array("a film"))
     with pytest.raises(UserError, match="a single row of a DataFrame") as refused:
         rows_to_predict(single, frame.iloc[0])
