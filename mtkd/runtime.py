@@ -23,12 +23,13 @@ from mtkd.model_files import EXPORT, EXPORT_AGAIN, read_export, read_model_file
 from tasks.checks.truncated_rows import TruncatedRows
 from tasks.common.arguments import PositiveInt, ThreadsOrAll, checked
 from tasks.common.digests import damage_of
-from tasks.common.errors import UserError, counted, reason_of, shorten, unknown
+from tasks.common.errors import UserError, counted, reason_of
 from tasks.common.sha256 import digest_file
+from tasks.data.predicted_columns import predict_in_memory
 from tasks.data.rows import Rows
-from tasks.data.rows_in_memory import rows_to_predict
-from tasks.model_tasks import mapped_logits, prediction_records, recorded_threshold
+from tasks.model_tasks import mapped_logits, prediction_records, recorded_threshold, task_of_model
 from tasks.task import Task
+from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
 from tasks.tokens.reader import Reader
 from tasks.tokens.tokeniser import Tokeniser, tokeniser_errors
@@ -113,41 +114,20 @@ class OnnxModel:
             all_logits[rows, ..., : logits.shape[-1]] = logits
         return all_logits
 
-    def task(self, name: str | None = None) -> Task:
-        """A task of the export; None = the only one.
-
-        Raises:
-            UserError: there is no such task, or no name is given and there are several.
-        """
-        by_name = {task.name: task for task in self.tasks.values()}
-        if name is None and len(by_name) == 1:
-            return next(iter(by_name.values()))
-        if name not in by_name:
-            if name is None:
-                raise UserError("no task was given", expected=f"one of {shorten(by_name)}")
-            raise unknown("task of this export", name, by_name)
-        return by_name[name]
+    @checked
+    def task(self, task: TaskSpec | None = None) -> Task:
+        """A task that the model can predict; see `mtkd.Model.task`."""
+        return task_of_model(task, list(self.tasks.values()))
 
     @checked
-    def predict(self, task: str | None, rows: Any, *, batch: PositiveInt = 64) -> list[dict[str, Any]]:
-        """Predict the labels of rows.
-
-        Args:
-            task: the name of a task; None = the export's only task.
-            rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts; a
-                DataFrame, pyarrow.Table or mapping of columns.
-            batch: rows per forward pass.
-
-        Returns:
-            One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`.
-
-        Raises:
-            UserError: there is no such task, a column is missing, or a value is not text. Missing values of a
-                DataFrame or Series are read as empty texts, as in a CSV file, with a warning.
-        """
+    def predict(
+        self, task: TaskSpec | None, rows: Any, *, batch: PositiveInt = 64, replace: bool = False
+    ) -> Any:
+        """Predict the labels of rows; see `mtkd.Model.predict`."""
         known_task = self.task(task)
-        found = rows_to_predict(known_task, rows)
-        return [] if found is None else self.predict_rows(known_task, found, batch)
+        return predict_in_memory(
+            lambda found: self.predict_rows(known_task, found, batch), known_task, rows, replace
+        )
 
     def predict_rows(
         self, task: Task, rows: Rows, batch: int = 64, truncated: TruncatedRows | None = None

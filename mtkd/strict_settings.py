@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,7 +57,8 @@ class StrictSettings(BaseModel, metaclass=_RaisesUserError):
                 words = [text for kind, text in _WORDS.items() if kind in kinds]
                 raise PydanticCustomError("other_number", " or ".join(words) or "no number")  # type: ignore[arg-type]
             if not abs(number) <= limit:
-                raise ValueError(f"a number up to {limit:,}")
+                is_finite = isinstance(number, int) or math.isfinite(number)
+                raise ValueError(f"a number up to {limit:,}" if is_finite else "a finite number")
         return value
 
 

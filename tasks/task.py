@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from tasks.common.argument_markers import Expected
 from tasks.common.arguments import check_fields, suggests_fields
+from tasks.common.errors import unknown
 from tasks.common.records import Count, Name, Record, Text, check_record
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Task(Record):
         label: the label column.
         range: lowest and highest allowed score (`regress`).
         group: the column whose equal values form one group of candidates (`rank`).
-        positive: the label id of the right candidate (`rank`).
+        positive: the label of the right candidate (`rank`): a name or an id; a name becomes the id.
         metrics: metrics of its task type, whose mean is the task's score; by default those of the type.
         train, validation, test: split names. There may be several validation and test splits (MNLI: matched
             and mismatched); `train` is None for a diagnostic set.
@@ -79,7 +81,7 @@ class Task(Record):
     label: Text = "label"
     range: tuple[float, float] | None = None
     group: str | None = None
-    positive: Count = 0
+    positive: Annotated[Count, Expected("the name or the id of a label")] = 0
     metrics: tuple[str, ...] = ()
     train: str | None = "train"
     validation: tuple[str, ...] = ("validation",)
@@ -107,7 +109,14 @@ class Task(Record):
                 object.__setattr__(self, name, (value,))
         for name in ("files", "unlabelled"):
             object.__setattr__(self, name, _paths_as_text(getattr(self, name)))
+        positive: Any = self.positive
+        if isinstance(positive, str):  # the name of a label, as in task files; labels are checked first
+            object.__setattr__(self, "positive", 0)
         check_fields(self)
+        if isinstance(positive, str):
+            if positive not in self.labels:
+                raise unknown(f"positive label of the task {self.name!r}:", positive, self.labels)
+            object.__setattr__(self, "positive", self.labels.index(positive))
         if not self.head:
             object.__setattr__(self, "head", self.name)
         if not self.metrics:

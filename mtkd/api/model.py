@@ -12,7 +12,6 @@ from mtkd.api.argument_types import AnyModel
 from mtkd.api.model_arguments import evaluated_model, own_directory, path_of
 from mtkd.api.saved_copies import holds_copy
 from mtkd.device import find_device
-from mtkd.evaluation.file_prediction import require_free
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
@@ -27,8 +26,8 @@ from mtkd.run_record import read_run_record
 from tasks.common.arguments import Device, PositiveInt, checked
 from tasks.common.errors import UserError
 from tasks.common.progress import progress
-from tasks.data.rows_in_memory import rows_to_predict, texts_to_encode
-from tasks.data.tables import is_frame, with_columns
+from tasks.data.predicted_columns import predict_in_memory
+from tasks.data.rows_in_memory import texts_to_encode
 from tasks.model_tasks import task_of_model
 from tasks.task import Task
 from tasks.task_names import TaskSpec
@@ -172,15 +171,9 @@ class Model:
                 CSV file, with a warning.
         """
         known_task = self.task(task)
-        found = rows_to_predict(known_task, rows)
-        if found is None:
-            return rows if is_frame(rows) else []
-        predictions = list(predict_rows(self._loaded(), known_task, found, batch))
-        if not is_frame(rows):
-            return predictions
-        if not replace:
-            require_free(list(rows.columns), predictions[0], "the DataFrame")
-        return with_columns(rows, {key: [row[key] for row in predictions] for key in predictions[0]})
+        return predict_in_memory(
+            lambda found: predict_rows(self._loaded(), known_task, found, batch), known_task, rows, replace
+        )
 
     @checked
     def encode(self, texts: Any, *, batch: PositiveInt = 64) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from mtkd.api.argument_types import (
     Corpora,
@@ -18,8 +18,10 @@ from mtkd.api.training_request import paths_as_text, paths_of, saved_path
 from mtkd.number_formats import Dtype, Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
+from tasks.common.argument_markers import Expected
 from tasks.common.arguments import Bytes, NonNegativeInt, PositiveInt, checked
 from tasks.common.errors import UserError, warn_caller
+from tasks.common.text_format import parse_size
 from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from mtkd.knowledge_store.store_manifest import StoreManifest
 
 
+_SIZE = "a number of bytes, or a size such as 2GB or 500M"
+Budget = Annotated[Bytes | str, Expected(_SIZE)]
 STORE_INPUTS = ("data", "tasks", "teacher", "corpus", "unlabelled", "settings")
 
 
@@ -49,7 +53,7 @@ def plan_store(
     dtype: Dtype = "fp16",
     precision: Precision = "fp32",
     batch: PositiveInt = 32,
-    budget: Bytes | None = None,
+    budget: Budget | None = None,
 ) -> StorePlan:
     """Estimate the size of a store and the time to build it; nothing is written.
 
@@ -68,7 +72,8 @@ def plan_store(
         dtype: the data type of vectors on disk: "fp32", "fp16", "bf16" or "int8".
         precision: the precision in which the teacher runs: "fp32" or "bf16".
         batch: rows per forward pass of the teacher.
-        budget: the maximum size in bytes; depth, tokens and width of the hidden states are chosen to fit it.
+        budget: the maximum size, in bytes or as text such as "2GB"; depth, tokens and width of the hidden
+            states are chosen to fit it.
 
     Raises:
         UserError: the recipe, data, teacher or corpus is invalid.
@@ -110,7 +115,7 @@ def build_store(
     dtype: Dtype = "fp16",
     precision: Precision = "fp32",
     batch: PositiveInt = 32,
-    budget: Bytes | None = None,
+    budget: Budget | None = None,
     workers: PositiveInt | None = None,
     engine: Engine = "processes",
     address: str | None = None,
@@ -205,16 +210,22 @@ def store_request(
     dtype: Dtype,
     precision: Precision,
     batch: int,
-    budget: int | None,
+    budget: int | str | None,
 ) -> StoreRequest:
     """Convert the arguments of `plan_store` to a request for a store.
 
     Raises:
-        UserError: `tasks` contains a task object, which has no name that a store could record.
+        UserError: `budget` is not a size, or `tasks` contains a task object, which has no name that a store
+            could record.
     """
     from mtkd.jobs.knowledge_store.store_request import StoreRequest
     from mtkd.jobs.training_corpus import recorded_paths
 
+    if isinstance(budget, str):
+        try:
+            budget = parse_size(budget)
+        except ValueError as error:
+            raise UserError(f"`budget={budget!r}` is not a size", expected=_SIZE) from error
     task_list = tasks if isinstance(tasks, list | tuple) else [tasks]
     if unnamed := [task.name for task in task_list if isinstance(task, Task)]:
         raise UserError(

@@ -33,7 +33,6 @@ from tasks.common.text_format import duration_text, size_text
 
 # The parameters that apply to --repair.
 _REPAIR_OPTIONS = ("repair", "out", "workers", "engine", "address", "json_file", "quiet")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @click.group()
@@ -209,24 +208,8 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     for name in ("recipe", "tasks", "teacher"):
         if not options[name]:
             raise UserError(f"a store needs --{name}", hint=f"add --{name}")
-    budget = None if options["budget"] is None else _parse_size(options["budget"])
-    arguments = {name: value for name, value in options.items() if name not in ("sets", "budget")}
-    return arguments | {"settings": parse_set(options["sets"]), "budget": budget}
-
-
-def _parse_size(text: str) -> int:
-    """Convert a size such as 2GB, 500M or 1000000 to bytes."""
-    number = text.strip().upper().removesuffix("B").removesuffix("I").strip()
-    unit = number[-1:] if number[-1:] in "KMGT" else ""
-    try:
-        value = float(number.removesuffix(unit)) * _UNITS[unit]
-    except ValueError:
-        value = 0
-    if not 0 < value < 1e18:
-        raise UserError(
-            f"--budget {text!r} is not a size", expected="a number with K, M, G or T, such as 2GB or 500M"
-        )
-    return int(value)
+    arguments = {name: value for name, value in options.items() if name != "sets"}
+    return arguments | {"settings": parse_set(options["sets"])}
 
 
 def _say_chosen(prepared: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,8 @@ def _expected_instead(value: Any, limit: int) -> str | None:
 
 def _expected_instead_of_scalar(value: Any, limit: int) -> str | None:
     """The same for a value that is not a list or mapping."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
     if isinstance(value, int | float):
         return None if abs(value) <= limit else f"a number up to {limit:,}"
     if isinstance(value, str | Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from tasks.common.reading import require_file
 from tasks.data.blank_texts import count_blank, warn_of_blank
 from tasks.data.file_readers import READERS, read_batches, suffix_of
 from tasks.data.file_writers import open_writer
-from tasks.data.loading import unlabelled_rows, unlabelled_rows_or_none
+from tasks.data.loading import unlabelled_rows_or_none
+from tasks.data.predicted_columns import example_row, require_free
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
 from tasks.data.text_lines import STANDARD, file_name, input_path, output_path
@@ -73,7 +74,7 @@ def predict_file(
         if total is not None:
             warnings.simplefilter("ignore", MtkdWarning)  # shown when the rows were checked
         for raw, rows in parts():
-            records = [_example(predict, task)] if rows is None else list(predict(rows, truncated))
+            records = list(predict(example_row(task) if rows is None else rows, truncated))
             shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
             if not replace and shown:
                 require_free(raw.table.column_names, shown[0], raw.path)
@@ -96,35 +97,9 @@ def _check_rows(parts: Iterable[Rows | None], source: Path) -> int:
     return total
 
 
-def _example(predict: Predict, task: Task) -> dict[str, Any]:
-    """The record of a made-up row, whose keys are the columns that predictions add to a file without rows."""
-    names = dict.fromkeys([*task.columns, *([task.group] if task.group else [])])
-    rows = unlabelled_rows(task, RawTable(pa.table({name: ["a"] for name in names}), "an example"))
-    return next(iter(predict(rows, TruncatedRows())))
-
-
 def _no_rows(task: Task) -> pa.Table:
     """The columns of a task without rows, for a file that does not even have a header."""
     return pa.table({name: pa.array([], pa.string()) for name in task.columns})
-
-
-def require_free(columns: Sequence[str], record: Mapping[str, Any], where: str) -> None:
-    """Check that no column of the rows would be replaced by a column of the predictions.
-
-    Args:
-        columns: the columns of the rows.
-        record: the values that are added to a row.
-
-    Raises:
-        UserError: a column has the name of an added one, including `probability_LABEL` in CSV and TSV.
-    """
-    labels = record.get("probabilities")
-    names = [*record, *(f"probability_{label}" for label in (labels if isinstance(labels, dict) else ()))]
-    if taken := [name for name in columns if name in names]:
-        raise UserError(
-            f"{where} already has the column {taken[0]!r}, which the predictions would replace",
-            hint="rename it or leave it out, or replace such columns with `replace=True`",
-        )
 
 
 def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:

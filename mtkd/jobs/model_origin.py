@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.models.saved_model import is_saved_model, model_directory, read_description, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.reading import real_path
@@ -15,12 +15,13 @@ from tasks.common.remote import with_local_paths
 def pretrained_encoder(model: Path) -> str | None:
     """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
     base = read_saved(model).info.base
-    if base is None:
-        identity = _run_identity(model)
-        start = identity.get("teacher") or identity.get("model")
-        run = model_directory(model).parent
-        return encoder_of_teacher(_find_recorded_model(start, run)) if isinstance(start, str) else None
-    return base
+    if base is not None:
+        return base
+    identity, run = _run_identity(model), model_directory(model).parent
+    if isinstance(store := identity.get("store"), str):
+        return _encoder_of_store(Path(_find_recorded_directory(with_local_paths(store), run)))
+    start = identity.get("teacher") or identity.get("model")
+    return encoder_of_teacher(_find_recorded_directory(start, run)) if isinstance(start, str) else None
 
 
 def label_limit(model: Path) -> int | None:
@@ -36,13 +37,19 @@ def _run_identity(model: Path) -> dict[str, Any]:
     return identity
 
 
-def _find_recorded_model(name: str, run: Path) -> str:
-    """The path of a model that a run's record names.
+def _find_recorded_directory(name: str, run: Path) -> str:
+    """The path of a model or store that a run's record names.
 
     A relative path is tried in the current directory and in each directory above the run.
     """
     candidates = (parent / name for parent in real_path(run).parents)
     return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
+
+
+def _encoder_of_store(store: Path) -> str | None:
+    """The pretrained encoder that the teacher of a store started from; None if the store is gone."""
+    described = store / "teacher"
+    return read_description(described).info.base if (described / "model.json").is_file() else None
 
 
 def encoder_of_teacher(teacher: str) -> str | None:

@@ -122,9 +122,9 @@ def reason_of(error: Exception) -> str:
 
 
 def a_type(value: object) -> str:
-    """The type of a value with its article: "a list", "an int"."""
+    """The type of a value with its article: "a list", "an int", "an ndarray"."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
 
 def brief(value: object) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
 
 def size_text(count: int) -> str:
     """A number of bytes as text, such as "1.5 GB"."""
@@ -13,6 +15,16 @@ def size_text(count: int) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def parse_size(text: str) -> int:
+    """The number of bytes that a size such as 2GB, 500M or 1000000 means; ValueError if it is not a size."""
+    number = text.strip().upper().removesuffix("B").removesuffix("I").strip()
+    unit = number[-1:] if number[-1:] in "KMGT" else ""
+    value = float(number.removesuffix(unit)) * _UNITS[unit]
+    if not 1 <= value < 1e18:
+        raise ValueError(f"{value} bytes are out of range")
+    return int(value)
 
 
 def duration_text(seconds: float) -> str:

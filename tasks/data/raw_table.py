@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError
 
-UNREADABLE = b"unreadable"  # the key of a field's metadata that says why its values could not be read
+# Keys of a field's metadata that say why its values could not be read; NOT_UTF8: because of a lone surrogate.
+UNREADABLE, NOT_UTF8 = b"unreadable", b"not UTF-8"
 CLASS_NAMES = b"huggingface"  # the key of the metadata in which `datasets` describes columns
 TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 Level = Literal["error", "warning"]

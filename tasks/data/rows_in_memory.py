@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from tasks.common.errors import UserError
 from tasks.data.blank_texts import count_blank, warn_of_blank
-from tasks.data.loading import unlabelled_rows
+from tasks.data.loading import unlabelled_rows_or_none
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.tables import as_table, without_missing
+from tasks.data.tables import as_table, is_frame, without_missing
 from tasks.task import Task
 
 _TEXTS = Task("texts", "regress", ("text",))  # the type does not matter: no labels are read
@@ -75,4 +75,9 @@ def _plain_rows(task: Task, rows: Any) -> Rows | None:
 
 def _rows_in_memory(task: Task, rows: Any, what: str) -> Rows | None:
     table = as_table(without_missing(rows, task.columns), task.columns, f"the {what}")
-    return unlabelled_rows(task, RawTable(table, what)) if table.num_rows else None
+    if not table.num_rows:
+        if not is_frame(rows) or not len(rows.columns):
+            return None
+        # The types of columns without values do not matter, only their names.
+        table = pa.table({name: pa.array([], pa.string()) for name in table.column_names})
+    return unlabelled_rows_or_none(task, RawTable(table, what))

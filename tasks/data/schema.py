@@ -8,8 +8,20 @@ import json
 import pyarrow as pa
 
 from tasks.common.errors import UserError, brief, shorten
-from tasks.data.raw_table import UNREADABLE, RawTable, holds_text
+from tasks.data.raw_table import NOT_UTF8, UNREADABLE, RawTable, holds_text
 from tasks.task import Task
+
+# For each reason why a column could not be read: what was expected, and a hint.
+_REMEDIES = {
+    UNREADABLE: (
+        "values of one type",
+        "convert them, for example with `astype(str)` of pandas or `tolist()` of torch",
+    ),
+    NOT_UTF8: (
+        "text without lone surrogates, which UTF-8 cannot hold",
+        "replace them: `text.encode(errors='replace').decode()`",
+    ),
+}
 
 
 def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
@@ -33,12 +45,11 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
                 hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
             )
-        if reason := (table.schema.field(name).metadata or {}).get(UNREADABLE):
-            raise UserError(
-                f"{raw.path}: the column {name!r} {reason.decode()}",
-                expected="values of one type",
-                hint="convert them, for example with `astype(str)` of pandas or `tolist()` of torch",
-            )
+        metadata = table.schema.field(name).metadata or {}
+        for key, (expected, hint) in _REMEDIES.items():
+            if key in metadata:
+                problem = f"{raw.path}: the column {name!r} {metadata[key].decode()}"
+                raise UserError(problem, expected=expected, hint=hint)
     table = _with_plain_truth_values(table, task.label)
     _check_types(task, table, raw)
     for name in task.columns:

@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common.errors import UserError, a_type, brief, counted
-from tasks.data.raw_table import UNREADABLE, check_header, strict_array, without_views
+from tasks.data.raw_table import (
+    NOT_UTF8,
+    UNREADABLE,
+    check_header,
+    is_utf8_text,
+    strict_array,
+    without_views,
+)
 
 _NO_COLUMN = (str, bytes, Mapping, set, frozenset)  # types that cannot hold the values of a column
 ACCEPTED_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
@@ -19,8 +26,8 @@ ACCEPTED_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.T
 def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
     """Convert rows of any common type to an Arrow table.
 
-    A column that Arrow cannot hold, such as one of mixed types, becomes nulls (`UNREADABLE`). It is an error
-    only if a task reads it.
+    A column that Arrow cannot hold, such as one of mixed types, becomes nulls (`UNREADABLE`, `NOT_UTF8`). It
+    is an error only if a task reads it.
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
@@ -149,12 +156,12 @@ def _of_pandas(rows: Any) -> pa.Table:
         raise TypeError("the names of its columns are a MultiIndex")
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
-    except (pa.ArrowException, OverflowError):
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
         columns = {}
         for name in rows.columns:
             try:
                 columns[str(name)] = pa.array(rows[name], from_pandas=True)
-            except (pa.ArrowException, OverflowError):
+            except (pa.ArrowException, OverflowError, UnicodeEncodeError):
                 columns[str(name)] = rows[name].astype(object).where(rows[name].notna(), None).tolist()
         return _table(columns)
 
@@ -193,7 +200,7 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
     if wrong is not None:
         values = f"{counted(len(wrong), 'value')} in {str(wrong)[:60]}"
         raise ValueError(f"{values}; expected {len(columns)}: {', '.join(columns)}")
-    return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
+    return _table(dict(zip(columns, map(list, zip(*tuples, strict=True)), strict=True)))
 
 
 def _is_pandas_row(rows: Any, columns: Sequence[str]) -> bool:
@@ -208,6 +215,8 @@ def _table(columns: Mapping[str, Any]) -> pa.Table:
         metadata = None
         try:
             array = _array(values)
+        except UnicodeEncodeError as error:
+            array, metadata = pa.nulls(len(values)), {NOT_UTF8: _why_not_utf8(values, error).encode()}
         except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
             array = pa.nulls(len(values))
             metadata = {UNREADABLE: _why_unreadable(values, error).encode(errors="backslashreplace")}
@@ -236,3 +245,11 @@ def _why_unreadable(values: Any, error: Exception) -> str:
     first_rows = sorted(rows.items(), key=itemgetter(1))[:3]
     types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in first_rows)
     return f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
+
+
+def _why_not_utf8(values: Any, error: UnicodeEncodeError) -> str:
+    """Why a column with a lone surrogate cannot be read, with the first row that has one."""
+    for row, value in enumerate(values):
+        if isinstance(value, str) and not is_utf8_text(value):
+            return f"holds {brief(value)} in row {row}, which is not text that UTF-8 can hold"
+    return f"holds text that UTF-8 cannot hold: {error}"

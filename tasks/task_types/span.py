@@ -48,7 +48,8 @@ class Span(TaskType):
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Labels 1 for rows with an answer and 0 for rows without one, and the answers themselves.
 
-        Each answer must occur in the context at `answer_start`, ids must be unique, and contexts not empty.
+        Each answer must occur in the context at `answer_start`, and ids must be unique. The context of a
+        labelled row must not be empty.
         """
         column = table.table[task.label].combine_chunks()
         problems = [*_answer_problems(task, split, table), *_id_problems(table)]
@@ -186,10 +187,10 @@ def _answer_problems(task: Task, split: str, table: RawTable) -> Iterator[RowPro
     for row, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
         if context is None:
             continue
-        if not context.strip():
-            yield RowProblem(row, task.columns[-1], "empty context")
         if answer is None and split in task.test:
             continue
+        if not context.strip():
+            yield RowProblem(row, task.columns[-1], "empty context")
         if message := _answer_problem(context, answer):
             yield RowProblem(row, task.label, message, "invalid answer")
 

@@ -16,7 +16,9 @@ from mtkd.recipes import load_settings
     ("values", "message"),
     [
         ({"lr": "x"}, "lr = 'x' is not valid"),
-        ({"lr": float("nan")}, "lr = nan is not valid"),
+        ({"lr": float("nan")}, r"lr = nan is not valid\n  expected: a finite number"),
+        ({"lr": float("-inf")}, r"lr = -inf is not valid\n  expected: a finite number"),
+        ({"lr": 1e10}, r"lr = 10000000000.0 is not valid\n  expected: a number up to 1,000,000,000"),
         ({"lr": True}, r"lr = True is not valid\n  expected: a number"),
         ({"epochs": True}, r"epochs = True is not valid\n  expected: a whole number or text"),
         ({"epochs": 1.0}, r"epochs = 1.0 is not valid\n  expected: a whole number or text"),

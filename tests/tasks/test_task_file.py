@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,9 @@ SHARED = Path(os.environ.get("MTKD_SHARED_DATA", ROOT.parent / "shared" / "data"
 GOOD = 'name = "own"\nkind = "classify"\ncolumns = ["a", "b"]\nlabels = ["no", "yes"]\n'
 
 
+RANK: dict[str, Any] = {"name": "r", "kind": "rank", "columns": ("a", "b"), "group": "a"}
+
+
 def load(tmp_path: Path, text: str):
     path = tmp_path / "own.toml"
     path.write_text(text, encoding="utf-8")
@@ -34,6 +38,19 @@ def test_defaults_of_a_task_file(tmp_path: Path) -> None:
     task = load(tmp_path, GOOD)
     assert (task.name, task.kind, task.columns, task.labels) == ("own", "classify", ("a", "b"), ("no", "yes"))
     assert (task.head, task.metrics, task.splits) == ("own", ("accuracy",), ("train", "validation", "test"))
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), ["no", "yes"]])
+def test_the_positive_label_of_a_task_object_may_be_named(labels: Any) -> None:
+    task = Task(**RANK, labels=labels, positive="yes")
+    assert task == Task(**RANK, labels=("no", "yes"), positive=1) and task.positive == 1
+    assert Task(**RANK, labels=("1", "0"), positive="1").positive == 0
+    with pytest.raises(
+        UserError, match=r"unknown positive label of the task 'r': 'yess' \(did you mean 'yes'"
+    ):
+        Task(**RANK, labels=labels, positive="yess")
+    with pytest.raises(UserError, match=r"`positive=True` is not valid\n  expected: the name or the id"):
+        Task(**RANK, labels=labels, positive=True)
 
 
 def test_a_regression_task_file(tmp_path: Path) -> None:

@@ -241,6 +241,25 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
 
 
+@pytest.mark.parametrize(
+    ("budget", "size"),
+    [(500, 500), ("500", 500), ("1KB", 1000), ("2.5 gb", 2_500_000_000), ("3MiB", 3_000_000), (None, None)],
+)
+def test_the_budget_of_a_store_may_be_a_text(
+    budget: Any, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "mtkd.jobs.knowledge_store.plan_store.plan_store", lambda request, *rest: request.budget
+    )
+    given: dict[str, Any] = {"data": "pocket", "tasks": "rte", "teacher": tmp_path}
+    assert mtkd.plan_store("hsk-tinybert-4", budget=budget, **given) == size
+    for wrong in ("2GX", "", "nan", "0.5", "-1", 0, 1.5):
+        with pytest.raises(
+            mtkd.UserError, match=r"expected: a number of bytes, or a size such as 2GB or 500M"
+        ):
+            mtkd.plan_store("hsk-tinybert-4", budget=wrong, **given)
+
+
 def test_errors_name_the_function_and_its_wrong_argument() -> None:
     with pytest.raises(TypeError, match=r"refine\(\) .*'epoch' \(did you mean 'epochs'\?\)"):
         mtkd.refine("minilm", data="pocket", tasks="sst2", out="x", epoch=1)  # type: ignore[call-arg]
@@ -408,6 +427,9 @@ class PolarsFrame:
         assert not as_series
         return self._table.to_pydict()
 
+    def head(self, n: int) -> PolarsFrame:
+        return PolarsFrame(self._table.slice(0, n).to_pydict())
+
     def get_columns(self) -> list[pandas.Series]:
         return [self[name] for name in self.columns]
 
@@ -439,8 +461,22 @@ def test_a_polars_frame_gets_prediction_columns_like_a_pandas_frame(
         teacher.predict("sst2", found)
     again = teacher.predict("sst2", found, replace=True)
     assert again.to_dict(as_series=False) == got
-    empty = polars_frame({"sentence": []})
-    assert teacher.predict("sst2", empty) is empty
+    empty = teacher.predict("sst2", polars_frame({"sentence": []})).to_dict(as_series=False)
+    assert empty == {"sentence": []} | {key: [] for key in expected[0]}
+
+
+def test_an_empty_frame_gets_prediction_columns_of_the_same_types(teacher: mtkd.Model) -> None:
+    frame = pandas.DataFrame({"sentence": ["a fine film ."], "n": [1]})
+    answered, empty = teacher.predict("sst2", frame), teacher.predict("sst2", frame[:0])
+    assert len(empty) == 0 and empty.dtypes.equals(answered.dtypes)
+    assert list(teacher.predict("sst2", pandas.DataFrame({"sentence": np.array([])}))) == [
+        "sentence", "prediction", "prediction_id", "probabilities",
+    ]  # fmt: skip
+    with pytest.raises(mtkd.UserError, match="rows has no column 'sentence'"):
+        teacher.predict("sst2", frame[["n"]][:0])
+    with pytest.raises(mtkd.UserError, match="already has the column 'prediction'"):
+        teacher.predict("sst2", empty)
+    assert list(teacher.predict("sst2", empty, replace=True)) == list(empty)
 
 
 def test_columns_of_a_frame_are_not_replaced_silently(teacher: mtkd.Model) -> None:

@@ -24,10 +24,13 @@ from interrupted_shards import flip_a_bit, interrupt
 from safetensors.torch import load_file, save_file
 
 import mtkd
+from mtkd.evaluation.baselines import LINEAR
 from mtkd.jobs.distillation.distill import distill
+from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.knowledge_store.build_store import build_store, repair_store
 from mtkd.jobs.knowledge_store.plan_store import plan_store
 from mtkd.jobs.knowledge_store.store_request import StoreRequest
+from mtkd.jobs.model_origin import pretrained_encoder
 from mtkd.jobs.request import Request
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.shard_files import Shard, ShardReader, check_shards
@@ -583,6 +586,20 @@ def test_nan_outputs_of_a_teacher_are_an_error_that_names_the_row(
     with pytest.raises(UserError, match=r"the teacher's selected for \S*stsb\S*\d+ \(stsb\) is not finite"):
         built(tmp_path / "store", tiny_teacher)
     assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_a_student_of_a_store_knows_the_encoder_of_its_teacher(
+    tiny_teacher: Path, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    student(tmp_path / "run", hsk_settings(), None, Path("store"))
+    monkeypatch.chdir("/")
+    assert pretrained_encoder(tmp_path / "run") == pretrained_encoder(tiny_teacher) is not None
+    found = evaluate(tmp_path / "run", "pocket", "rte", limit=16, baselines=True)
+    assert LINEAR in found.differences
+    shutil.rmtree(tmp_path / "store")
+    assert pretrained_encoder(tmp_path / "run") is None
 
 
 def test_a_budget_selects_the_most_useful_amount(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from exportable_models import KINDS, bilstm, cross_encoder, model_of, static
 
@@ -120,6 +123,24 @@ def test_graphs_for_single_texts_and_pairs_share_their_weights(tiny_encoder: Pat
     assert len(list((tmp_path / "x").glob("model-*.onnx"))) == 2
     weights = sum(weight.numel() for weight in model.module.parameters())
     assert found.bytes - both < 1.1 * 4 * weights
+
+
+def test_an_export_predicts_frames_and_task_objects_like_its_model(exported: Path) -> None:
+    model, loaded = OnnxModel(exported), mtkd.load(exported)
+    frame = pandas.DataFrame({"sentence": TEXTS, "n": range(3)})
+    for rows in (frame, frame[:0]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mtkd.MtkdWarning)  # of an empty text
+            found, expected = model.predict("sst2", rows), loaded.predict("sst2", rows)
+        assert list(found) == list(expected) and found["prediction"].equals(expected["prediction"])
+    with pytest.raises(UserError, match="already has the column 'prediction'"):
+        model.predict("sst2", found)
+    assert list(model.predict("sst2", found, replace=True)) == list(found)
+    own = replace(loaded.task("rte"), name="own", columns=("one", "two"))
+    rows = [{"one": one, "two": two} for one, two in PAIRS[:2]]
+    assert model.predict(own, rows) == model.predict("rte", PAIRS[:2])
+    with pytest.raises(UserError, match="the model has no head for the task 'mrpc'"):
+        model.predict("mrpc", PAIRS)
 
 
 def test_an_export_runs_without_torch(exported: Path, tiny_teacher: Path) -> None:

@@ -109,7 +109,7 @@ LONG = "x" * 300
         ({"number": decimal.Decimal("NaN")}, "`number=Decimal('NaN')` is not valid", "a whole number"),
         ({"share": 0}, "`share=0` is not valid", "a number above 0"),
         ({"share": float("nan")}, "`share=nan` is not valid", "a finite number"),
-        ({"share": np.array(1.0)}, "`share` cannot be a ndarray", "a number above 0"),
+        ({"share": np.array(1.0)}, "`share` cannot be an ndarray", "a number above 0"),
         ({"flag": "no"}, "`flag='no'` is not valid", "True or False"),
         ({"flag": None}, "`flag=None` is not valid", "True or False\n  hint: leave it out for the default"),
         ({"kind": "alpa"}, "`kind='alpa'` is not valid (did you mean 'alpha'?)", "alpha or beta"),

@@ -474,7 +474,7 @@ def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
             "the column 'label' mixes types: bool in row 0, int in row 1",
         ),
         ([{"one": "a"}, None], "row 1 is a NoneType, not a dict like row 0"),
-        ([{"one": "\ud800"}], "the column 'one' cannot be read"),
+        ([{"one": "\ud800"}], "the column 'one' holds .* in row 0, which is not text"),
         (pandas.Series(["a"]), "a Series is not a table"),
         (
             pandas.DataFrame({"one": [None, "a", 3.5]}),
@@ -486,12 +486,6 @@ def test_a_wrong_key_of_data_in_memory_is_an_error() -> None:
 def test_invalid_rows_in_memory_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_rows(open_data({"own": {"train": rows}}), replace(OWN, columns=("one",)), "train")
-
-
-def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
-    with pytest.raises(UserError, match=r"'utf-8' codec can't encode character '\\ud800'") as error:
-        as_table(["\ud800"], ("text",))
-    str(error.value).encode()
 
 
 def test_rows_of_a_split_may_be_in_a_file(tmp_path: Path) -> None:

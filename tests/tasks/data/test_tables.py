@@ -26,7 +26,7 @@ OWN = Task(name="own", kind="classify", columns=("one", "two"), labels=("no", "y
         ([1, "b"], "mixes types: int in row 0, str in row 1"),
         ([0, 2**63], "holds 9223372036854775808 in row 1, which does not fit in a signed 64-bit integer"),
         (torch.tensor([0, 1]), "is a Tensor, which cannot be read"),
-        (np.zeros((2, 2, 2)), "is a ndarray, which cannot be read"),
+        (np.zeros((2, 2, 2)), "is an ndarray, which cannot be read"),
     ],
 )
 def test_columns_that_arrow_cannot_hold_are_errors_only_if_they_are_used(values: Any, message: str) -> None:
@@ -42,6 +42,26 @@ def test_columns_that_arrow_cannot_hold_are_errors_only_if_they_are_used(values:
         assert load_rows(source, OWN, "train").labels.tolist() == [0, 1]
         with pytest.raises(UserError, match=f"memory:own/train: the column 'more' {message}"):
             load_rows(source, replace(OWN, label="more"), "train")
+
+
+def test_an_error_about_a_lone_surrogate_names_its_row() -> None:
+    single, broken = replace(OWN, columns=("one",)), "b\ud800"
+    columns = {"one": ["a", broken, None], "label": [0, 1, 0]}
+    frame = pandas.DataFrame(columns, dtype=object)
+    records = [{"one": text} for text in columns["one"]]
+    tables: list[Any] = [frame, frame["one"], columns, records, columns["one"][:2], np.array(["a", broken])]
+    for table in tables:
+        with pytest.raises(UserError, match=r"the column 'one' holds 'b.*' in row 1, which") as refused:
+            rows_to_predict(single, table)
+        assert refused.value.expected == "text without lone surrogates, which UTF-8 cannot hold"
+        assert refused.value.hint is not None and "errors='replace'" in refused.value.hint
+        str(refused.value).encode()
+    with pytest.raises(UserError, match="memory:own/train: the column 'one' holds"):
+        load_rows(open_data({"own": {"train": frame[:2]}}), single, "train")
+    with pytest.raises(UserError, match=r"the column 'two' holds 'b.*' in row 0"):
+        rows_to_predict(OWN, [("a", broken)])
+    unused = pandas.DataFrame({"one": ["a"], "more": [broken]}, dtype=object)
+    assert rows_to_predict(single, unused) is not None
 
 
 def test_vectors_of_numpy_are_read_in_every_kind_of_table() -> None:
@@ -64,10 +84,10 @@ def test_vectors_of_numpy_are_read_in_every_kind_of_table() -> None:
 def test_a_single_text_or_row_must_be_in_a_list() -> None:
     single = replace(OWN, columns=("one",))
     frame = pandas.DataFrame({"one": ["a", "c"], "note": ["b", "d"]})
-    with pytest.raises(UserError, match="a ndarray without dimensions") as refused:
+    with pytest.raises(UserError, match="an ndarray without dimensions") as refused:
         rows_to_predict(single, np.array("a film"))
     assert refused.value.hint == "for one row: `[value]`"
-    with pytest.raises(UserError, match="a ndarray without dimensions"):
+    with pytest.raises(UserError, match="an ndarray without dimensions"):
         texts_to_encode(np.array("a film"))
     with pytest.raises(UserError, match="a single row of a DataFrame") as refused:
         rows_to_predict(single, frame.iloc[0])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from mtkd.api.load_model import load
 from mtkd.evaluation.question_answering import SpanAnswerer
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.evaluate import evaluate
@@ -21,7 +22,7 @@ from mtkd.jobs.request import Request
 from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from tasks.common.errors import UserError
+from tasks.common.errors import MtkdWarning, UserError
 from tasks.heads import PADDED
 
 SMALL = {"train.epochs": 1, "train.batch_size": 16, "max_length": 48, "stride": 8, "train.warmup": 0.0}
@@ -195,6 +196,27 @@ def test_file_predictions_match_those_of_the_answerer(
         assert line["no_answer_score"] == pytest.approx(answer.null + threshold, abs=1e-3)
         assert line["prediction"] in ("", answer.text)
         assert len(line["n_best"]) > 3 and len({c["text"] for c in line["n_best"]}) == len(line["n_best"])
+
+
+@pytest.mark.parametrize("contexts", [["", " \n"], ["", "The castle was founded by Ann Lee. " * 6]])
+def test_an_empty_context_has_no_answer(
+    contexts: list[str], span_teacher: Path, tmp_path: Path, mtkd: Callable
+) -> None:
+    rows = [{"question": "Who founded the castle?", "context": context} for context in contexts]
+    blank = sum(not context.strip() for context in contexts)
+    with pytest.warns(MtkdWarning, match=f"{blank} rows? with an empty text"):
+        found = load(span_teacher).predict("squad_v2", rows)
+    for context, answer in zip(contexts, found, strict=True):
+        if not context.strip():
+            assert [answer[key] for key in ("prediction", "start", "score", "n_best")] == ["", None, None, []]
+        else:
+            assert answer["n_best"]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = ("--in", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl")
+    done = mtkd("predict", "--model", span_teacher, "--task", "squad_v2", *files)
+    assert done.code == 0 and "WARNING" in done.err
+    lines = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert [line["prediction"] for line in lines] == [answer["prediction"] for answer in found]
 
 
 def test_a_model_without_span_tasks_cannot_answer_questions(tiny_teacher: Path) -> None:
