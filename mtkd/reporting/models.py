@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from mtkd.evaluation.differences import Splits
@@ -21,6 +22,7 @@ from tasks.common.records import read_record
 from tasks.task import Task
 
 GRID_FILE = "compare.json"
+Cost = Annotated[float, Field(ge=0, le=1e12)]  # an axis cannot show every number
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +178,7 @@ def _short(path: Path) -> str:
 
 class _ComparedRow(TypedDict):
     name: str
-    ms: dict[str, float]
+    ms: dict[str, Cost]
 
 
 class _Compared(TypedDict):

@@ -7,29 +7,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from mtkd.evaluation.baselines import CONSTANT
 from mtkd.jobs.grid.compare_plot import PlottedModel, plot_models
-from mtkd.reporting.models import GRID_FILE
+from mtkd.reporting.models import GRID_FILE, Cost
 from tasks.common.errors import UserError, shorten
 from tasks.common.records import read_record
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
-_Cost = Annotated[float, Field(ge=0, le=1e12)]  # an axis cannot show every number
-
-
 class _Row(TypedDict):
     name: str
     average: float | None
-    ms: dict[str, _Cost]
+    ms: dict[str, Cost]
     parameters: int | None
-    seconds: list[_Cost]
+    seconds: list[Cost]
 
 
 class _Bench(TypedDict):

@@ -107,6 +107,10 @@ def test_a_comparison_of_an_earlier_version_shows_the_runs_that_no_command_reads
     (tmp_path / "grid" / "compare.json").write_text(json.dumps(content))
     (model,) = gather([tmp_path / "grid"]).models
     assert [run.path for run in model.runs] == [place]
+    content["rows"] = [{"name": "a", "ms": {"64": 1e300}}]
+    (tmp_path / "grid" / "compare.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"rows.0.ms.64 = 1e\+300"):
+        gather([tmp_path / "grid"])
 
 
 def test_the_error_for_an_unknown_reference_lists_the_runs(
