@@ -30,8 +30,7 @@ def distill(out: Path, teacher: Path, **options: Any) -> api.Model:
         "mkd-lstm",
         **{"teacher": teacher, "data": "pocket", "tasks": "rte", "limit": 8, "eval_limit": 8, "steps": 2},
         out=out,
-        settings=SMALL_LSTM,
-        **options,
+        **{"settings": SMALL_LSTM, **options},
     )
 
 
@@ -133,7 +132,7 @@ def test_an_encoder_that_cannot_be_trained_is_refused(
     encoder: Callable[[], Any], problem: str, tiny_teacher: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=problem):
-        distill(tmp_path / "run", tiny_teacher, student=encoder())
+        distill(tmp_path / "run", tiny_teacher, student=encoder(), settings={})
     assert not (tmp_path / "run").exists()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from own_encoder import mean_encoder
-from small_students import SMALL_LSTM
 
 import mtkd
 from tasks.common.errors import UserError
@@ -55,6 +54,5 @@ def test_a_wrong_result_of_an_encoder_is_an_error(
             limit=8,
             eval_limit=8,
             steps=1,
-            settings=SMALL_LSTM,
             student=mean_encoder(result),
         )
