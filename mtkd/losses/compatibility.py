@@ -1,4 +1,4 @@
-"""Checks that student and teacher fit a loss term: layers, widths and attention heads."""
+"""Checks that student and teacher fit a loss term: outputs, layers, widths and attention heads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from mtkd.losses.layer_maps import LayerPairs, layer_pairs
 from mtkd.losses.layered import Projections, SampleTerm
 from mtkd.losses.loss_registry import losses_for
 from mtkd.losses.loss_term import LossTerm, ModelPair
+from mtkd.outputs import LOGITS, EncoderSpec
 from tasks.common.errors import UserError, counted
 
 
@@ -155,3 +156,42 @@ def require_same_heads(name: str, models: ModelPair) -> None:
             expected=f"{counted(heads_t, 'head')}{other}",
             hint=f"use `student.{models.student.table}.heads={heads_t}`, or `terms.{name}.weight=0`",
         )
+
+
+def require_offered(name: str, term: LossTerm, models: ModelPair, drop: str) -> None:
+    """Refuse a term that needs an output that its student or teacher does not offer.
+
+    Args:
+        drop: how to train without the term, for hints.
+    """
+    for who, need, model in (
+        ("teacher", term.teacher_need, models.teacher),  # first, since students read pairs as it does
+        ("student", term.student_need, models.student),
+    ):
+        # Logits come from the task heads, which are checked elsewhere.
+        if need.pooled and model.layers and not model.offers.pooled:
+            raise _no_pooled_vectors(name, who, model, drop)
+        missing = need.before_selection.missing_from(model.offers | LOGITS)
+        if missing:
+            raise UserError(
+                f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "
+                "which it does not provide",
+                hint=f"{drop}, or choose another {who}",
+            )
+
+
+def _no_pooled_vectors(name: str, who: str, model: EncoderSpec, drop: str) -> UserError:
+    """The error for a term that compares pooled vectors of a bi-encoder."""
+    settings = "{'pairs': 'cross-encoder'}"
+    fix = (
+        f"refine it with `settings={settings}`"
+        if who == "teacher"
+        else "use `student.transformer.pairs=cross-encoder`"
+    )
+    return UserError(
+        f"the term {name!r} compares pooled vectors (`OutputSpec(pooled=True)`), but the {who} "
+        f"({model.family}) is a bi-encoder, which reads the two texts of a row separately and has no such "
+        "vector for both",
+        expected=f"tasks with one text, or a {who} that reads both texts as one sequence (a cross-encoder)",
+        hint=f"{fix}, or {drop}",
+    )

@@ -10,13 +10,14 @@ from operator import or_
 import torch
 from torch import Tensor, nn
 
+from mtkd.losses.compatibility import require_offered
 from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermName, TermSettings, applies_to, is_zero, value_at
 from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
-from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, a_type
 from tasks.common.records import check_value
@@ -202,7 +203,7 @@ def build_objective(
         check_value(name, TermName, "the name of a loss")
     loss_terms = {name: _build(name, term, models) for name, term in named.items()}
     for name, term in loss_terms.items():
-        _require_offered(name, term, models, drop=_how_to_drop(name, named[name]))
+        require_offered(name, term, models, drop=_how_to_drop(name, named[name]))
     if all(term.student_need == OutputSpec() for term in loss_terms.values()):
         raise UserError(
             f"no loss needs any output of the student: {', '.join(map(repr, loss_terms))}",
@@ -266,42 +267,3 @@ def _how_to_drop(name: str, term: TermSettings | LossTerm) -> str:
     if isinstance(term, LossTerm):
         return f"leave {name!r} out of `losses`"
     return f"drop the term with `terms.{name}.weight=0`"
-
-
-def _require_offered(name: str, term: LossTerm, models: ModelPair, drop: str) -> None:
-    """Refuse a term that needs an output that its student or teacher does not offer.
-
-    Args:
-        drop: see `_how_to_drop`.
-    """
-    for who, need, model in (
-        ("teacher", term.teacher_need, models.teacher),  # first, since students read pairs as it does
-        ("student", term.student_need, models.student),
-    ):
-        # Logits come from the task heads, which are checked elsewhere.
-        if need.pooled and model.layers and not model.offers.pooled:
-            raise _no_pooled_vectors(name, who, model, drop)
-        missing = need.before_selection.missing_from(model.offers | LOGITS)
-        if missing:
-            raise UserError(
-                f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "
-                "which it does not provide",
-                hint=f"{drop}, or choose another {who}",
-            )
-
-
-def _no_pooled_vectors(name: str, who: str, model: EncoderSpec, drop: str) -> UserError:
-    """The error for a term that compares pooled vectors of a bi-encoder."""
-    settings = "{'pairs': 'cross-encoder'}"
-    fix = (
-        f"refine it with `settings={settings}`"
-        if who == "teacher"
-        else "use `student.transformer.pairs=cross-encoder`"
-    )
-    return UserError(
-        f"the term {name!r} compares pooled vectors (`OutputSpec(pooled=True)`), but the {who} "
-        f"({model.family}) is a bi-encoder, which reads the two texts of a row separately and has no such "
-        "vector for both",
-        expected=f"tasks with one text, or a {who} that reads both texts as one sequence (a cross-encoder)",
-        hint=f"{fix}, or {drop}",
-    )

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mtkd.pipelines.step import Step, check_step, training_settings
+from mtkd.pipelines.step import Step, training_settings
 from mtkd.recipes.loading import dotted
 
 
-def different_students(steps: Iterable[Step]) -> Iterator[str]:
+def different_students(steps: Mapping[str, Step], params: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A message for each `distill` step with `steps = "@NAME"` whose student is not that of the step NAME.
 
     Such a step is usually the control of the other one. Only how their weights start may differ.
+
+    Args:
+        steps: name -> step.
+        params: step -> the parameters of its command, as `check_step` returns them.
     """
-    by_name = {step.name: step for step in steps}
-    for control in by_name.values():
-        student = by_name.get(control.steps_of or "")
+    for control in steps.values():
+        student = steps.get(control.steps_of or "")
         if student is None or {student.command, control.command} != {"distill"}:
             continue
-        of_student, of_control = _student_settings(student), _student_settings(control)
+        of_student, of_control = (_student_settings(params[step.name]) for step in (student, control))
         differing = [key for key in of_student if of_control.get(key) != of_student[key]]
         if "student.kind" in differing:  # all others follow from it
             differing = ["student.kind"]
@@ -32,8 +35,8 @@ def different_students(steps: Iterable[Step]) -> Iterator[str]:
             )
 
 
-def _student_settings(step: Step) -> dict[str, Any]:
-    """The settings of a step's student, except those that only say how its weights start."""
-    settings = training_settings(step.command, check_step(step)).student.model_dump(mode="json")
+def _student_settings(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a student, except those that only say how its weights start."""
+    settings = training_settings("distill", params).student.model_dump(mode="json")
     flat = dotted({"student": settings}).items()
     return {key: value for key, value in flat if not key.rpartition(".")[2].startswith("init")}

@@ -59,6 +59,7 @@ class PipelineRunner:
     Attributes:
         records: step -> `StepRecord`.
         inputs: step -> the files that it reads -> their digests.
+        params: step -> the parameters of its command, as click parses them.
         pipeline: the pipeline file, relative to the output directory.
     """
 
@@ -69,9 +70,10 @@ class PipelineRunner:
         self.records: dict[str, Any] = dict(recorded.steps)
         self.digests = Digests({path: list(record) for path, record in recorded.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
+        self.params: dict[str, dict[str, Any]] = {}
         for step in steps:
             with naming_step(step.name):
-                check_step(step)
+                self.params[step.name] = check_step(step)
                 check_step_output(step, Path(pipeline))
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}

@@ -66,7 +66,7 @@ def run_pipeline(
                 f"{source} has changed since `mtkd init`; the job still uses its rows from then. To use the "
                 "new rows, repeat `mtkd.init_pipeline` with the same arguments and `overwrite=True`."
             )
-        for difference in different_students(steps):
+        for difference in different_students(runner.steps, runner.params):
             warn_caller(difference)
         if dry_run or estimate:
             with shared_results():

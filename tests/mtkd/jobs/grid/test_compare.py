@@ -306,6 +306,8 @@ def test_the_directory_of_an_interrupted_or_finished_comparison_is_accepted(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     check_comparison_directory(tmp_path)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == files.keys(), "nothing is written or removed"
 
 
 CHAIN = """
