@@ -95,7 +95,7 @@ def _new_task(path: Path, fields: dict[str, Any]) -> Task:
             hint=f"choose another name, or write extends = {fields['name']!r} to change the built-in one",
         )
     fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
-    return Task(**_positive(path, fields, fields.get("labels", ())))
+    return Task(**fields)
 
 
 def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
@@ -106,16 +106,7 @@ def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
         unused = {key: _DEFAULTS[key] for key in _OF_TYPES if key not in kind.fields}
         base = dataclasses.replace(base, kind=fields["kind"], metrics=kind.default_metrics, **unused)
     fields = {"head": name if base.head == base.name else base.head} | fields
-    return dataclasses.replace(base, **_positive(path, fields, fields.get("labels", base.labels)))
-
-
-def _positive(path: Path, fields: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
-    """The values, with the name of the positive label replaced by its id."""
-    if "positive" not in fields:
-        return fields
-    if fields["positive"] not in labels:
-        raise unknown(f"positive label in {path}:", fields["positive"], labels)
-    return fields | {"positive": labels.index(fields["positive"])}
+    return dataclasses.replace(base, **fields)
 
 
 def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
