@@ -12,6 +12,9 @@ import pyarrow as pa
 import pytest
 import torch
 from exportable_models import slow_export
+from tokenizers import Tokenizer, models
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 import mtkd as library
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
@@ -76,6 +79,33 @@ def test_a_pruned_vocabulary_does_not_change_the_outputs(
     full_size, pruned_size = (sum(w.numel() for w in encoder.parameters()) for encoder in made)
     assert full_size - pruned_size == less
     assert made[1].body.config.vocab_size == len(pruned.kept)
+
+
+def test_a_roberta_student_with_a_pruned_unigram_vocabulary_has_the_same_outputs(tmp_path: Path) -> None:
+    names = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>"}
+    names["mask_token"] = "<mask>"
+    scores = [*((name, 0.0) for name in names.values()), ("the", -1.0), ("cat", -1.5), ("dog", -1.5)]
+    backend = Tokenizer(models.Unigram([*scores, *((letter, -5.0) for letter in " acdeghot")], unk_id=3))
+    hf = RobertaConfig(
+        num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24, vocab_size=17,
+        max_position_embeddings=18,
+    )  # fmt: skip
+    RobertaModel(hf).save_pretrained(tmp_path)
+    full = Tokeniser(PreTrainedTokenizerFast(tokenizer_object=backend, **names))
+    teacher = TransformerEncoder.pretrained(str(tmp_path)).eval()
+    small, kept = prune_vocabulary(full, [pa.array(["the cat"])], 60_000)
+    assert full.vocab_size == 17 and len(kept) == 16  # without "dog"
+    context = InitContext(small, teacher, full, InitSpec(teacher.config, str(tmp_path)), kept=kept)
+    student = build_student(
+        student_settings({"kind": "transformer", "transformer": {"init": "teacher"}}), context
+    )
+    pooled = []
+    for tokeniser, encoder in ((full, teacher), (small, student.eval())):
+        ids = [tokeniser.token_ids(pa.array([text])).values for text in ("the cat hat", "a cat")]
+        rows = pad_sequence([torch.from_numpy(row).long() for row in ids], True, tokeniser.pad_id)
+        tokens = Tokens(rows, rows != tokeniser.pad_id, torch.zeros_like(rows))
+        pooled.append(encoder(ModelInputs(joined=tokens)).pooled)
+    torch.testing.assert_close(*pooled)
 
 
 SMALL = ["student.max_length=24", "student.head_hidden_size=8"]

@@ -1,10 +1,14 @@
-"""Pruned vocabularies: no unknown words, unchanged tokens of kept text, sizes, invalid tokenisers."""
+"""Pruned vocabularies: no unknown words, unchanged tokens of kept text, sizes, invalid tokenisers.
+
+BPE and Unigram vocabularies are trained on the README, and pruned to the tokens of its first lines.
+"""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -72,11 +76,10 @@ def test_the_most_frequent_tokens_are_kept(minilm: Tokeniser) -> None:
         prune_vocabulary(minilm, [TEXTS], least - 1)
 
 
-def test_tokenisers_that_cannot_be_pruned_are_rejected(
-    minilm: Tokeniser, roberta: Tokeniser, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=r"type BPE cannot be pruned(.|\n)*WordPiece"):
-        prune_vocabulary(roberta, [TEXTS], 60_000)
+def test_tokenisers_that_cannot_be_pruned_are_rejected(minilm: Tokeniser, tmp_path: Path) -> None:
+    words = Tokeniser.word_level([TEXTS])
+    with pytest.raises(UserError, match=r"type WordLevel cannot be pruned(.|\n)*WordPiece, BPE or Unigram"):
+        prune_vocabulary(words, [TEXTS], 60_000)
     minilm.save(tmp_path)
     file = tmp_path / "tokenizer.json"
     parts = json.loads(file.read_text())
@@ -101,3 +104,123 @@ def test_ids_of_older_post_processors_and_added_tokens_are_renumbered(
     ids = small.hf("the cat [NUMBER]", "zoo")["input_ids"]
     expected = ["[CLS]", "the", "cat", "[NUMBER]", "[SEP]", "z", "##o", "##o", "[SEP]"]
     assert small.hf.convert_ids_to_tokens(ids) == expected and ids[3] == len(kept) - 1
+
+
+NAMES = {
+    "cls_token": "<s>",
+    "pad_token": "<pad>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+}
+LINES = (Path(__file__).parents[3] / "README.md").read_text().splitlines()
+KEPT_LINES = [line for line in LINES[:80] if line]
+
+
+@lru_cache
+def trained(kind: str) -> Tokeniser:
+    """A tokeniser of 2,000 tokens: BPE of bytes or of characters, or Unigram as of XLM-R."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer
+    options: dict[str, Any] = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if kind == "characters":
+        backend = Tokenizer(models.BPE(unk_token="<unk>", continuing_subword_prefix="##"))
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        options = {"continuing_subword_prefix": "##"}
+    elif kind == "unigram":
+        backend, trainer, options = (
+            Tokenizer(models.Unigram()),
+            trainers.UnigramTrainer,
+            {"unk_token": "<unk>"},
+        )
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = [*NAMES.values()][:4]
+    backend.train_from_iterator(
+        LINES, trainer(vocab_size=2000, special_tokens=specials, show_progress=False, **options)
+    )
+    backend.add_special_tokens(["<mask>"])  # its id is the highest, as in XLM-R
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    inputs = ["input_ids", "attention_mask"]
+    return Tokeniser(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **NAMES))
+
+
+@lru_cache
+def pruned_to_kept_lines(kind: str) -> Tokeniser:
+    return prune_vocabulary(trained(kind), [pa.array(KEPT_LINES)], 60_000)[0]
+
+
+KINDS = pytest.mark.parametrize("kind", ["bytes", "characters", "unigram"])
+
+
+@KINDS
+def test_kept_text_has_the_same_tokens(kind: str) -> None:
+    full, small = trained(kind), pruned_to_kept_lines(kind)
+    assert small.vocab_size < 0.9 * full.vocab_size
+    for line in KEPT_LINES:
+        assert pieces(small, line) == pieces(full, line)
+    assert any(pieces(small, line) != pieces(full, line) for line in LINES)
+    assert [small.hf.convert_ids_to_tokens(ids) for ids in small.layout(2).specials] == [
+        full.hf.convert_ids_to_tokens(ids) for ids in full.layout(2).specials
+    ]
+    assert small.hf.mask_token_id == small.vocab_size - 1 and small.pad_id == full.pad_id == 1
+
+
+@KINDS
+@settings(max_examples=100, deadline=None)
+@given(text=st.one_of(st.text(max_size=12), st.text("abcdelstr <unk>##▁é日", max_size=12)))
+def test_no_text_becomes_unknown(kind: str, text: str) -> None:
+    before, after = (pieces(tokeniser, text) for tokeniser in (trained(kind), pruned_to_kept_lines(kind)))
+    assert before.count("<unk>") == after.count("<unk>"), (before, after)
+    assert "".join(before).replace("##", "") == "".join(after).replace("##", "")
+
+
+@KINDS
+def test_a_token_is_kept_with_those_that_it_is_merged_from(kind: str) -> None:
+    least = prune_vocabulary(trained(kind), [], 60_000)[0].vocab_size
+    for size in range(least, least + 100, 7):
+        small, kept = prune_vocabulary(trained(kind), [pa.array(KEPT_LINES)], size)
+        assert size - 10 < small.vocab_size == len(kept) <= size
+        model = json.loads(small.hf.backend_tokenizer.to_str())["model"]
+        assert all(part in model["vocab"] for pair in model.get("merges", ()) for part in pair)
+
+
+def test_all_merges_of_a_token_are_kept() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = [*NAMES.values(), "a", "b", "c", "d", "ab", "bc", "abc", "cd"]
+    merges = [("b", "c"), ("a", "b"), ("a", "bc"), ("ab", "c"), ("c", "d")]
+    backend = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(vocabulary)}, merges, unk_token="<unk>")
+    )
+    full = Tokeniser(PreTrainedTokenizerFast(tokenizer_object=backend, **NAMES))
+    small, kept = prune_vocabulary(full, [pa.array(["abc"])], 60_000)
+    assert small.hf.convert_ids_to_tokens(range(len(kept))) == vocabulary[:-1]
+    assert pieces(small, "abcab") == pieces(full, "abcab") == ["abc", "ab"]
+    assert pieces(full, "cd") == ["cd"] and pieces(small, "cd") == ["c", "d"]
+
+
+def test_bytes_and_characters_that_are_not_tokens_are_kept() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    scored = [
+        ("abab", -2.0),
+        *((name, 0.0) for name in NAMES.values()),
+        ("aé", -3.0),
+        ("bb", -20.0),
+        ("ba", -1.2),
+    ]
+    scored += [(character, -1.0) for character in "ab<0123456789ABCDEFx>"]
+    scored += [("ab", -1.5), *((f"<0x{byte:02X}>", -8.0) for byte in range(256))]
+    backend = Tokenizer(models.Unigram(scored, unk_id=4, byte_fallback=True))
+    full = Tokeniser(PreTrainedTokenizerFast(tokenizer_object=backend, **NAMES))
+    small, kept = prune_vocabulary(full, [pa.array(["ab"])], 60_000)
+    # "abab" stands before <pad>, and "bb" has the lowest score.
+    assert small.hf.convert_ids_to_tokens(range(len(kept))) == [name for name, _ in scored if name != "ba"]
+    for text in ("ab", "aé", "aü"):
+        assert pieces(small, text) == pieces(full, text)
+    assert pieces(full, "aü") == ["a", "<0xC3>", "<0xBC>"] and pieces(full, "aé") == ["aé"]
