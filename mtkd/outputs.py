@@ -160,6 +160,8 @@ class EncoderOutput:
         text_numbers: (B, L) int64, the number of each token's text, from 1, and 0 for padding, if the model
             reads the texts of a row in one sequence and they do not see each other (a bi-encoder); None if
             all tokens of a row see each other.
+        positions: (B, n) int64 for each layer whose states in `hidden` are (B, n, d), because those of other
+            tokens were not needed: the positions of these tokens.
     """
 
     pooled: Tensor | None = None
@@ -174,6 +176,7 @@ class EncoderOutput:
     mask: Tensor | None = None
     text_numbers: Tensor | None = None
     mean: Mapping[int, Tensor] = field(default_factory=dict)
+    positions: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

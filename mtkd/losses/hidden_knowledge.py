@@ -14,7 +14,7 @@ from mtkd.losses.layer_maps import LayerPairs, named_map_pairs
 from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
-from mtkd.outputs import OutputSpec
+from mtkd.outputs import ModelOutput, OutputSpec
 from mtkd.selection import ActivationRule, Selection, TokenRule
 from mtkd.teachers.hidden_selection import kept_counts
 from tasks.common.errors import UserError, counted
@@ -118,12 +118,20 @@ class HiddenKnowledge(LayeredTerm):
         """Count the kept tokens of the batch."""
         return int(kept_counts(joined_tokens(batch), self.selection).sum())
 
+    def token_positions(self, layer: int, teacher: ModelOutput) -> Tensor | None:
+        """The tokens that the teacher's part of the paired layer keeps."""
+        pairs = dict(self.layer_pairs)
+        selected = teacher.selected.get(pairs[layer]) if layer in pairs else None
+        return selected.positions if selected else None
+
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over kept tokens for one pair of layers."""
         selected = inputs.teacher_outputs.selected[layer_t]
         hidden = inputs.student_outputs.hidden[layer_s]
-        positions = selected.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        projected = self.projection(torch.gather(hidden, 1, positions), layer_s)
+        if layer_s not in inputs.student_outputs.positions:
+            positions = selected.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+            hidden = torch.gather(hidden, 1, positions)
+        projected = self.projection(hidden, layer_s)
         return selected_mse(projected, selected.values, selected.activations, selected.valid)
 
 

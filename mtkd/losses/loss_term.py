@@ -126,6 +126,10 @@ class LossTerm(nn.Module, ABC):
         common = TermSettings.model_fields
         return cls(**{key: getattr(settings, key) for key in cls.Settings.model_fields if key not in common})
 
+    def token_positions(self, layer: int, teacher: ModelOutput) -> Tensor | None:
+        """The positions (B, n) of the tokens of which the term reads a student layer's states; None = all."""
+        return None
+
     @classmethod
     def needs_task(cls) -> bool:
         """True if the loss needs task heads or labels, and so cannot be used on plain text."""

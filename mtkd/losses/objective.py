@@ -72,6 +72,13 @@ class Objective(nn.Module):
         student, teacher = zip(*(term.needs(active) for _, term in self._terms()), strict=True)
         return reduce(or_, student, OutputSpec()), reduce(or_, teacher, OutputSpec())
 
+    def token_positions(self, layer: int, teacher: ModelOutput | None) -> Tensor | None:
+        """The positions (B, n) of the tokens of which the terms read a student layer's states; None = all."""
+        readers = [term for _, term in self._terms() if layer in term.student_need.hidden]
+        if teacher is None or len(readers) != 1:
+            return None
+        return readers[0].token_positions(layer, teacher)
+
     def trains(self, task: Task) -> bool:
         """Whether a term with a weight other than 0 applies to a task."""
         weighted = [term for _, term in self._terms() if not is_zero(term.weight)]

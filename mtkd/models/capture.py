@@ -32,6 +32,11 @@ class _Active(threading.local):
 _active = _Active()
 
 
+def active_capture() -> Capture | None:
+    """The capture of this thread's forward pass, if there is one."""
+    return _active.capture
+
+
 class StopForward(Exception):
     """Raised to end a forward pass early, once everything requested has been captured."""
 
@@ -43,12 +48,14 @@ class Capture:
         need: the outputs to keep; the caller adds the last layer's hidden states from the model's result.
         mask: (B, L) bool, True = real token.
         to_the_end: True if the forward pass must not be stopped early.
+        positions: (B, n) int64, the positions of the tokens for which the last layer is run; None = all.
 
     Attributes:
         captured: kind of output -> layer -> tensor.
     """
 
-    def __init__(self, need: OutputSpec, mask: Tensor, to_the_end: bool):
+    def __init__(self, need: OutputSpec, mask: Tensor, to_the_end: bool, positions: Tensor | None = None):
+        self.positions = positions
         self.captured: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
         self._requested = {kind: getattr(need, kind) for kind in BY_LAYER}
         self._n_missing = sum(map(len, self._requested.values()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +39,8 @@ class TrainStep(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The objective for one micro-batch; see `Objective.forward`."""
         with torch.autocast(batch.labels.device.type, torch.bfloat16, enabled=self._bf16):
-            student = self.model(batch.inputs, task.head, self.objective.needs(progress)[0])
+            positions = self.objective.token_positions(self.model.encoder.spec.layers, teacher)
+            inputs = replace(batch.inputs, needed=positions)
+            student = self.model(inputs, task.head, self.objective.needs(progress)[0])
             loss, values = self.objective(task, batch, student, teacher, num_items, progress, batch_items)
         return loss.float(), values

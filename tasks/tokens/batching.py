@@ -74,16 +74,22 @@ class ModelInputs:
     """The inputs of one model: either `joined`, one sequence per row, or `texts`, one sequence per text.
 
     Texts that are side by side are also one sequence per row.
+
+    Attributes:
+        needed: (B, n) int64, the positions of the tokens whose hidden states of the last layer are needed if
+            any are; None = all. Encoders may compute them only for these tokens (`EncoderOutput.positions`).
     """
 
     joined: Tokens | None = None
     texts: tuple[Tokens, ...] | None = None
+    needed: torch.Tensor | None = None
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ModelInputs:
         """Apply a function to every tensor."""
         return ModelInputs(
             None if self.joined is None else self.joined.map(change),
             None if self.texts is None else tuple(tokens.map(change) for tokens in self.texts),
+            None if self.needed is None else change(self.needed),
         )
 
     def to(self, device: torch.device | str) -> ModelInputs:

@@ -33,6 +33,7 @@ from mtkd.models.encoders.transformer_init import (
 )
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
+from mtkd.models.last_layer import make_selective, needed_positions, reads_first_token
 from mtkd.models.pretrained_weights import (
     load_pretrained,
     refuse_further_layers,
@@ -80,6 +81,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             require_bi_encoder(config)
         self.reads_token_types = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
+        self._selects_tokens = make_selective(body, self.n_layers)
         positions = next((m for n, m in body.named_modules() if n.endswith("position_embeddings")), None)
         padding = getattr(positions, "padding_idx", None)
         # RoBERTa-style models start counting positions after the padding id.
@@ -235,7 +237,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
         wrapped = module is not self.body
         to_the_end = pooled or need.sequence or wrapped or not self.stops_early
-        capture = Capture(requested, tokens.mask, to_the_end)
+        positions = None
+        if self._selects_tokens and (not wrapped or reads_first_token(module)):
+            positions = needed_positions(inputs, requested, top, mean_pooled=self.config.pooling == "mean")
+        capture = Capture(requested, tokens.mask, to_the_end, positions)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
             options["output_hidden_states"] = bool(requested.hidden | requested.cls | requested.mean)
@@ -252,7 +257,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if hook is not None:
             hook.remove()
             out = outputs[-1]
-        if out is not None:
+        if out is not None and positions is not None:
+            capture.keep("cls", top, out.last_hidden_state[:, 0])
+            capture.keep("hidden", top, out.last_hidden_state[:, 1:])
+        elif out is not None:
             for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
                 capture.offer(layer, hidden)
             capture.offer(top, out.last_hidden_state)
@@ -264,7 +272,12 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         }
         sequence = out.last_hidden_state if need.sequence else None
         return result, EncoderOutput(
-            pooled=vector, sequence=sequence, mask=tokens.mask, text_numbers=text_numbers, **layer_outputs
+            pooled=vector,
+            sequence=sequence,
+            mask=tokens.mask,
+            text_numbers=text_numbers,
+            positions={top: positions[:, 1:]} if positions is not None and top in need.hidden else {},
+            **layer_outputs,
         )
 
     def save_weights(self, path: Path) -> None:
