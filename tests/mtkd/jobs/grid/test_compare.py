@@ -565,7 +565,7 @@ def test_errors_in_arguments_do_not_name_the_file_of_the_grid(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"seeds": ["1"]}, "seeds.0"), ({"cells": {"a": {"steps_of": ""}}}, r"unknown cell \(steps_of\) ''")],
+    [({"seeds": ["1"]}, r"seeds = \['1'\]"), ({"cells": {"a": {"steps_of": ""}}}, r"unknown cell \(steps_of\) ''")],
 )
 def test_invalid_seeds_and_unknown_reference_cells_are_errors(
     tmp_path: Path, wrong: dict[str, Any], message: str
