@@ -159,6 +159,26 @@ class _Export(Record):
     scores: dict[str, Any] = field(default_factory=dict)
 
 
+def refuse_export(name: str | Path, use: str) -> None:
+    """Raise UserError if this is the directory of an export; `use`: see `exported`."""
+    if (Path(name) / EXPORT).is_file():
+        raise exported(f"{name} is an exported model", use)
+
+
+def exported(model: str, use: str) -> UserError:
+    """The error for an exported model that was given in place of one that can be trained.
+
+    Args:
+        model: the start of the message.
+        use: what the model cannot be, such as "a teacher".
+    """
+    return UserError(
+        f"{model}, which cannot be {use}",
+        expected="a model that torch can load, not ONNX graphs",
+        hint="use the run that it was exported from",
+    )
+
+
 def read_export(directory: Path) -> dict[str, Any]:
     """Read export.json.
 

@@ -13,8 +13,8 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.loss_registry import loss_classes
 from mtkd.losses.term_settings import TermSettings, find_settings
 from mtkd.models.encoders.encoder_registry import settings_class
-from mtkd.strict_settings import StrictSettings
-from tasks.common.errors import UserError, brief, did_you_mean, shorten, unknown
+from mtkd.strict_settings import OTHER_TYPE, StrictSettings
+from tasks.common.errors import UserError, brief, did_you_mean, hint_for_quoted, shorten, unknown
 from tasks.common.records import in_words
 
 _UNION_PARTS = ("bool", "float", "str", "int", "constrained-int", "constrained-float")
@@ -86,7 +86,15 @@ def _explain(
         if first_error["type"] == "too_short":
             expected += ", with at least one entry"
     problem = f"{key} = {brief(first_error.get('input'))} is not valid"
-    return UserError(problem, expected=expected, hint=examples.get(key))
+    return UserError(problem, expected=expected, hint=examples.get(key) or _hint_without_quotes(first_error))
+
+
+def _hint_without_quotes(error: Mapping[str, Any]) -> str | None:
+    """The hint for a number, or for true or false, that is written as text; None for other errors."""
+    if error["type"] != OTHER_TYPE or not isinstance(error["input"], str):
+        return None
+    is_flag = "true or false" in error["msg"]
+    return "write true or false, without quotes" if is_flag else hint_for_quoted(error["input"])
 
 
 def _unknown_setting(

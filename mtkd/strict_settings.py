@@ -39,33 +39,42 @@ class _RaisesUserError(ModelMetaclass):
 class StrictSettings(BaseModel, metaclass=_RaisesUserError):
     """Base class of all settings.
 
-    It rejects unknown keys, numbers that are not finite or exceed 10^9 (for seeds, 2^53), and numbers or
-    booleans of the wrong type, such as 1.5 or true for an integer.
+    It rejects unknown keys, numbers that are not finite or exceed 10^9 (for seeds, 2^53), and values of the
+    wrong type, such as 1.5, true or the text "1" for an integer, or the text "yes" for true.
     """
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_scalars(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, np.generic):
             value = value.item()
         limit = LARGEST_SEED if info.field_name in ("seed", "seeds") else LARGEST
         kinds = _kinds_of_field(cls, info.field_name or "")
-        for number in _numbers(value):
-            if not kinds & _ACCEPTED_BY[type(number)]:
-                words = [text for kind, text in _WORDS.items() if kind in kinds]
-                raise PydanticCustomError("other_number", " or ".join(words) or "no number")  # type: ignore[arg-type]
-            if not abs(number) <= limit:
-                is_finite = isinstance(number, int) or math.isfinite(number)
+        for scalar in _scalars(value):
+            if not _accepts(kinds, scalar):
+                types = {str if isinstance(kind, str) else kind for kind in kinds}
+                words = [text for kind, text in _WORDS.items() if kind in types]
+                raise PydanticCustomError(OTHER_TYPE, " or ".join(words) or "no number")  # type: ignore[arg-type]
+            if not isinstance(scalar, str) and not abs(scalar) <= limit:
+                is_finite = isinstance(scalar, int) or math.isfinite(scalar)
                 raise ValueError(f"a number up to {limit:,}" if is_finite else "a finite number")
         return value
 
 
 # Type -> its name in messages.
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+OTHER_TYPE = "other_type"  # the type of pydantic's error about a value of the wrong type
 # Type of a number -> the annotations of settings that accept it.
 _ACCEPTED_BY: dict[type, set[Any]] = {bool: {bool, Any}, int: {int, float, Any}, float: {float, Any}}
+
+
+def _accepts(kinds: frozenset[Any], value: bool | int | float | str) -> bool:
+    """Whether a setting with these `_kinds` accepts a value; pydantic refuses other texts for a text."""
+    if isinstance(value, str):
+        return bool(kinds & {str, Any, value}) or not kinds & {bool, int, float}
+    return bool(kinds & _ACCEPTED_BY[type(value)])
 
 
 @functools.cache
@@ -74,10 +83,10 @@ def _kinds_of_field(model: type[BaseModel], name: str) -> frozenset[Any]:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The scalar types in a type hint, such as int or str; `Any` in place of all others."""
+    """The scalar types in a type hint, such as int or str, and single texts; `Any` in place of all others."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
-        yield from map(type, arguments)
+        yield from (value if isinstance(value, str) else type(value) for value in arguments)
     elif arguments:
         for argument in arguments[:1] if origin is Annotated else arguments:
             yield from _kinds(argument)
@@ -85,12 +94,10 @@ def _kinds(annotation: Any) -> Iterator[Any]:
         yield annotation if annotation in (bool, int, float, str, type(None), ...) else Any
 
 
-def _numbers(value: Any) -> Iterator[bool | int | float]:
-    """The numbers and booleans in a value and in its lists, as plain Python objects."""
+def _scalars(value: Any) -> Iterator[bool | int | float | str]:
+    """The numbers, booleans and texts in a value and in its lists, as plain Python objects."""
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _numbers(item)
-    elif isinstance(value, int | float):
-        yield (
-            bool(value) if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
-        )
+            yield from _scalars(item)
+    elif isinstance(value, int | float | str):
+        yield next(kind(value) for kind in (bool, int, float, str) if isinstance(value, kind))

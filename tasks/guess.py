@@ -77,12 +77,14 @@ def guess_task(
     label: str | None = None,
     kind: str | None = None,
     location: Location | None = None,
+    least_labels: int = 2,
 ) -> Guess:
     """Guess a task from its labelled rows; what is given is not guessed.
 
     Args:
         what: the name of the table in messages.
         location: the number of a row -> where it is, for messages; by default its number in the table.
+        least_labels: the number of labels that a task of classes needs.
 
     Raises:
         UserError: the table has no rows or one column, no column looks like texts or labels, there are
@@ -108,14 +110,14 @@ def guess_task(
     if "labels" in task_type(kind).fields:
         values = set(itertools.chain.from_iterable(row_labels(table[label], kind)))
         names = class_names(table.schema).get(label) or ordered_labels(values)
-        if len(names) < 2:
+        if len(names) < least_labels:
             numbers = kind == "classify" and any(map(is_minus_one, label_texts(table[label]).to_pylist()))
             values_found = f"one value, {names[0]!r}" if names else "no values"
             raise UserError(
                 f"the label column {label!r} of {what} has {values_found}",
                 expected="two labels or more",
-                hint="name another column with `label='COLUMN'`"
-                + (f"; for the label -1: {MINUS_ONE}" if numbers else ""),
+                hint="name another column with `label='COLUMN'`, add rows with other labels, or give a "
+                "`teacher` that predicts them" + (f"; for the label -1: {MINUS_ONE}" if numbers else ""),
             )
         return replace(guess, labels=tuple(names))
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))

@@ -79,6 +79,7 @@ def check_label_kind(column: pa.DataType, label: str, kind: str, what: str) -> N
     """
     plain = not pa.types.is_nested(column)
     fits = {"span": _holds_answers(column), "multilabel": plain or is_list_column(column)}
+    fits["regress"] = plain and not pa.types.is_boolean(column)
     if not fits.get(kind, plain):
         expected = {
             "span": "a table per row with two lists, text and answer_start",

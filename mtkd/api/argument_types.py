@@ -51,6 +51,14 @@ Teachers: TypeAlias = Annotated[
         'or a mapping such as {"sst2": teacher}'
     ),
 ]
+Student: TypeAlias = Annotated[
+    Model | MultiTaskModel | Module,
+    Expected(
+        "a loaded model or an encoder, not a name or a path",
+        "load a run with mtkd.load('DIR') (not an export, which cannot be trained), or start the recipe's "
+        "student from it with `init='DIR'`",
+    ),
+]
 Losses = Annotated[
     Mapping[str, LossTerm] | Sequence[LossTerm],
     Expected("a list of objects whose classes extend mtkd.LossTerm, or a mapping from names to these"),

@@ -53,8 +53,8 @@ def check(
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
     Warns about imbalanced labels, labels with almost no validation rows, training rows in other splits, rows
-    that will be truncated to --max-length tokens, and text that the default vocabulary does not know. The
-    exit code is 2 if there are errors.
+    that will be truncated to --max-length tokens, and text that the default vocabulary does not know.
+    Training gives the same warnings about labels. The exit code is 2 if there are errors.
     """
     report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, max_lines))

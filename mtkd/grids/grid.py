@@ -37,6 +37,11 @@ EXAMPLES = {
     "cells": "add a table [cells.NAME] for each row of the result",
 }
 
+_STEPS_OF = (
+    "name a table [cells.NAME] with the same tasks and without steps_of, or leave steps_of out, so that the "
+    "cell trains for as long as its recipe says"
+)
+
 # The keys of a cell that only recipes for some commands have.
 _ONLY_WITH = {
     "first": ("distill", "finetune"),
@@ -211,8 +216,11 @@ class Grid(StrictSettings):
                 raise UserError(
                     f"steps_of names {cell.steps_of!r}, which does not choose its number of steps itself",
                     expected=f"a cell without steps_of: {shorten(others) or 'there is none'}",
+                    hint=_STEPS_OF,
                 )
             if cell.steps_of not in others:
-                raise unknown("cell (steps_of)", cell.steps_of, others)
+                raise unknown("cell (steps_of)", cell.steps_of, others, hint=_STEPS_OF)
             if self.task_specs_of(cell.steps_of) != self.task_specs_of(name):
-                raise UserError(f"steps_of names {cell.steps_of!r}, which is trained on other tasks")
+                raise UserError(
+                    f"steps_of names {cell.steps_of!r}, which is trained on other tasks", hint=_STEPS_OF
+                )

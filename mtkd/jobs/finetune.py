@@ -18,6 +18,7 @@ from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_t
 from mtkd.jobs.training_job import JobResult, TrainingJob, Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric, evaluator, scores_record
 from mtkd.losses.objective import labels_objective
+from mtkd.model_files import refuse_export
 from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import digest_model
@@ -30,7 +31,7 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
-from tasks.common.errors import UserError, counted
+from tasks.common.errors import UserError, counted, shorten
 from tasks.common.files import move_files
 from tasks.common.records import read_record, write_record
 from tasks.tokens.batching import Collator
@@ -66,7 +67,15 @@ def finetune(
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks, request.data)
     if len(tasks) != 1:
-        raise UserError(f"cannot fine-tune on {len(tasks)} tasks", expected="one task")
+        first, second = (task.name for task in tasks[:2])
+        raise UserError(
+            f"cannot fine-tune on {len(tasks)} tasks ({shorten(task.name for task in tasks)})",
+            expected="one task",
+            hint=f"fine-tune once for each (`task={first!r}`, then `task={second!r}`); `mtkd.refine` and "
+            "`mtkd.distill` train one model on several tasks",
+        )
+    if isinstance(model, Path):
+        refuse_export(model, "fine-tuned")
     check_metric(settings.train.metric, tasks)
     refuse_unlabelled_settings(settings.train, "mtkd finetune")
     check_class_weights(settings.train, tasks, labels_objective())

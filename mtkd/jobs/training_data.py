@@ -10,6 +10,7 @@ from typing import Any
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_corpora
 from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
+from tasks.checks.label_warnings import label_warnings
 from tasks.checks.overlap import overlap_warnings, trained_warnings
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows, sample_rows
@@ -58,7 +59,7 @@ class TrainingData:
     Attributes:
         parts: one entry per task.
         digests: "task/split" -> SHA-256 of the rows.
-        warnings: about rows that several splits share, and about data that is not used.
+        warnings: about labels, rows that several splits share, and data that is not used.
     """
 
     parts: list[TaskData]
@@ -263,6 +264,7 @@ def load_training_data(
         train = sample_rows(all_rows, request.limit)
         train, counts = add_corpora(corpora, source, tasks, task, all_rows, train, unlabelled)
         validation = validation_rows(source, task, request.eval_limit)
+        warnings += label_warnings(source, task, all_rows, {} if request.eval_limit else validation)
         warnings += trained_warnings(all_rows, validation)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mtkd.model_files import exported
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
@@ -58,7 +59,7 @@ class ExportedModel(MultiTaskModel):
 
     def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Refuse to be trained: training starts by choosing the heads."""
-        raise UserError("an exported model cannot be trained", hint="train the model that was exported")
+        raise exported("this is an exported model", "trained further")
 
     def save(self, directory: Path) -> None:
         """Refuse to be saved as a model."""

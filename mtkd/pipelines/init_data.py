@@ -94,7 +94,7 @@ def read_parts(
             hint="add a file of labelled training rows; to distil a teacher without them, write a task file "
             "(docs/unlabelled.md#without-labelled-training-rows)"
             if names
-            else "name a file of rows",
+            else "name a file of labelled rows; without validation rows, some of them are set aside",
         )
     return splits, others
 

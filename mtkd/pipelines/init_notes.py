@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
-from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, MIN_CLASS_ROWS, labels_alike, truncation_message
+from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
+from tasks.checks.label_balance import Balance
+from tasks.checks.label_quality import MIN_CLASS_ROWS, label_problems, labels_alike
 from tasks.common.errors import counted, shorten
 from tasks.common.records import as_toml
 from tasks.data.raw_table import RawTable
@@ -152,6 +154,8 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
     """
     train = splits["train"]
     notes = _unused_labels_note(guess, splits)
+    if task.type.predicts_spans:
+        return notes + _answer_notes(task, splits)
     if task.kind != "classify":
         return notes
     counts = Counter(guessed_texts(train.raw.table[guess.label]).to_pylist())
@@ -177,6 +181,17 @@ def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[st
             f"{len(unmeasured)} of {len(guess.labels)} labels {verb} in no validation row, so the scores do "
             f"not show whether a model predicts {them}: {shorten(unmeasured)}"
         )
+    return notes
+
+
+def _answer_notes(task: Task, splits: Mapping[str, Part]) -> list[str]:
+    """The warnings of `mtkd data check` about the answers of a `span` task."""
+    notes = []
+    for split in ("train", "validation"):
+        balance = Balance(task, split)
+        balance.add(task.type.read_labels(task, split, splits[split].raw))
+        problems = label_problems(task, split, splits[split].raw.path, balance)
+        notes += [f"{split} rows: {problem.message}" for problem in problems]
     return notes
 
 

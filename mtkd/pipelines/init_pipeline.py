@@ -149,10 +149,12 @@ def init_pipeline(
     inputs = {
         real_path(part.path): digest_file(part.path) for part in (*splits.values(), *others) if part.path
     }
-    guess = guess_for_teacher(splits, columns, label, kind, str(teacher) if teacher else None)
+    task_name = choose_task_name(name, names)
+    order = _given_order(task_name, teacher, teacher_labels)
+    named_teacher = str(teacher) if teacher else None
+    guess = guess_for_teacher(splits, columns, label, kind, named_teacher, task_name, order)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
-    task = task_from_guess(choose_task_name(name, names), guess)
-    order = _given_order(task, teacher, teacher_labels)
+    task = task_from_guess(task_name, guess)
     notes: list[str] = []
     if teacher is not None:
         guess, splits, notes = with_teacher_labels(task, guess, splits, str(teacher), order)
@@ -192,10 +194,11 @@ def init_pipeline(
     return _write(Path(out), task, splits, unlabelled_parts, length, plan, notes, inputs, overwrite, dry_run)
 
 
-def _given_order(task: Task, teacher: str | Path | None, labels: Any) -> list[str] | None:
+def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str] | None:
     """The labels in the order of the checkpoint's outputs; None if the user gave none.
 
     Args:
+        task: the name of the task.
         labels: the argument `teacher_labels`.
     """
     if not labels:
@@ -203,13 +206,13 @@ def _given_order(task: Task, teacher: str | Path | None, labels: Any) -> list[st
     from mtkd.teachers.teacher_names import parse_labels
 
     orders = parse_labels(labels)
-    if teacher is None or set(orders) != {task.name}:
+    if teacher is None or set(orders) != {task}:
         raise UserError(
             f"`teacher_labels` gives an order of labels for {', '.join(orders)}"
             + ("" if teacher else ", but there is no `teacher`"),
-            expected=f"the labels of {task.name!r} in the order of the outputs of a checkpoint",
+            expected=f"the labels of {task!r} in the order of the outputs of a checkpoint",
         )
-    return orders[task.name]
+    return orders[task]
 
 
 def _plan(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtkd.pipelines.init_data import Part
-from tasks.checks.data_quality import MIN_CLASS_ROWS
+from tasks.checks.label_quality import MIN_CLASS_ROWS
 from tasks.common.errors import UserError
 from tasks.guess import Guess
 from tasks.guess_labels import row_labels

@@ -24,13 +24,18 @@ from tasks.task_names import GROUPS
 
 
 def guess_from_splits(
-    splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None
+    splits: Mapping[str, Part],
+    columns: Sequence[str],
+    label: str | None,
+    kind: str | None,
+    least_labels: int = 2,
 ) -> Guess:
     """Guess the task from training and validation rows, since some labels may occur in only one of them.
 
     Args:
         columns, label, kind: the text columns, the label column and the task type, as far as the user gives
             them; the rest is guessed.
+        least_labels: the number of labels that a task of classes needs.
     """
     train = splits["train"]
     tables = [train.raw.table]
@@ -40,9 +45,10 @@ def guess_from_splits(
         raise UserError(
             f"{train.raw.path} has one column, {names[0]!r}, "
             f"and the rows of {validation.raw.path} are for validation",
-            expected="labelled training rows, too",
-            hint="to distil a teacher without them, write a task file "
-            "(docs/unlabelled.md#without-labelled-training-rows)",
+            expected="labelled training rows, too, from which the pipeline's control learns",
+            hint=f"pass {validation.raw.path} alone as the data, of which some rows are then set aside for "
+            f"validation, with `unlabelled=[{train.raw.path!r}]`; for a student without a control, write a "
+            "task file (docs/unlabelled.md#without-labelled-training-rows)",
         )
     if validation and set(names) <= set(validation.raw.table.column_names):
         tables.append(validation.raw.table.select(names))
@@ -57,7 +63,7 @@ def guess_from_splits(
             validation.raw.location(row - count) if validation and row >= count else train.raw.location(row)
         )
 
-    hints = {"columns": columns, "label": label, "kind": kind}
+    hints = {"columns": columns, "label": label, "kind": kind, "least_labels": least_labels}
     return guess_task(table, train.raw.path, location=location, **hints)  # type: ignore[arg-type]
 
 

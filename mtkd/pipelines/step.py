@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.types import FloatParamType, IntParamType
 
 from mtkd.api.training_request import SHORTHANDS, load_recipe
 from mtkd.cli.json_target import check_json_target
@@ -20,7 +21,7 @@ from mtkd.recipes import parse_set
 from mtkd.recipes.settings_reference import written
 from mtkd.teachers.label_lists import label_list
 from mtkd.training.interrupts import INTERRUPTED_CODES
-from tasks.common.errors import UserError, brief, shorten, unknown
+from tasks.common.errors import UserError, brief, hint_for_quoted, shorten, unknown
 from tasks.common.urls import url_of
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task_names import resolve
@@ -211,6 +212,8 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
             raise UserError(f"{name} = {item!r}", expected="a number or text")
         if isinstance(item, str) and not item.strip():
             raise UserError(f"{name} = {item!r}", expected="a value", hint="leave out this line")
+        if isinstance(param.type, IntParamType | FloatParamType) and (hint := hint_for_quoted(item)):
+            raise UserError(f"{name} = {item!r} is text", expected="a number", hint=hint)
         if isinstance(param, click.Option):
             yield f"--{name}"
         yield str(item)

@@ -4,7 +4,6 @@ from mtkd.recipes.loading import (
     assign_setting,
     dotted,
     load_settings,
-    parse_set,
     recipe_command,
     recipe_files,
     recipe_names,
@@ -13,6 +12,7 @@ from mtkd.recipes.loading import (
     refuse_contradiction,
     stays_whole,
 )
+from mtkd.recipes.set_options import parse_set
 
 __all__ = [
     "assign_setting",

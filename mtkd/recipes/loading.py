@@ -6,7 +6,7 @@ A recipe is named by the name of a built-in one, or by the path of a file that e
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.setting_errors import validate
 from mtkd.settings import SETTINGS_OF_COMMAND
-from tasks.common.errors import UserError, brief, unknown
+from tasks.common.errors import UserError, unknown
 from tasks.common.reading import require_file
-from tasks.common.records import plain_toml, read_toml
+from tasks.common.records import read_toml
 from tasks.common.toml_kinds import refuse_other_kind
 
 if TYPE_CHECKING:
@@ -137,37 +137,6 @@ def _table(values: dict[str, Any], *path: str) -> dict[str, Any]:
     for name in path:
         table = table.get(name) if isinstance(table, dict) else None
     return table if isinstance(table, dict) else {}
-
-
-def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse `--set a.b=v` options to dotted key -> value; v is parsed as TOML if possible, else a string.
-
-    Raises:
-        UserError: an option has no "=", or a key has two values.
-    """
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        key = name.strip()
-        if not equals or not key:
-            raise UserError(
-                f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
-            )
-        try:
-            values = plain_toml(f"v = {text}")
-            if len(values) > 1:
-                raise ValueError("more lines follow the value")
-            value = values["v"]
-        except tomllib.TOMLDecodeError:
-            value = None if text.strip() == "none" else text.strip()
-        except ValueError as error:  # thousands of digits or brackets
-            raise UserError(f"--set {brief(pair)} is not valid: {error}") from error
-        if settings.setdefault(key, value) != value:
-            raise UserError(
-                f"--set {key} has two values: {brief(settings[key])} and {brief(value)}",
-                hint="leave one of them out",
-            )
-    return settings
 
 
 @cache

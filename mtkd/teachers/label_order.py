@@ -60,7 +60,8 @@ def label_order(
         raise UserError(
             f"the outputs of {who} are named {shown}, but the labels of the task {task.name!r} are "
             f"{shorten(labels)}",
-            hint=f"name the task's labels in the order of the outputs: {_example(task)}",
+            hint=hint_for_numbers(task.name, labels, names)
+            or f"name the task's labels in the order of the outputs: {_example(task)}",
         )
     warning = (
         f"{who} does not name its outputs ({shown}): they are taken as {shorten(labels)}, in this "
@@ -84,6 +85,21 @@ def _hint_of_different_labels(task: Task, names: Sequence[str]) -> str | None:
     if unused:
         return f"no row is labelled {shorten(unused)}: list all outputs as `labels` in a task file"
     return "some labels differ only in case or punctuation: write each of them in one way"
+
+
+def hint_for_numbers(task: str, labels: Sequence[str], names: Sequence[str]) -> str | None:
+    """The hint for labels that are numbers, if the outputs have names; None for other labels.
+
+    Args:
+        task: the name of the task.
+        names: the names of the outputs, of which there may be more than labels.
+    """
+    numbers = [str(number) for number in range(len(names))]
+    if not set(labels) <= set(numbers) or all(map(is_unnamed, names)):
+        return None
+    meaning = shorten(f"{number} stands for {name}" for number, name in zip(numbers, names, strict=True))
+    argument = _labels_argument(task, ", ".join(map(repr, numbers)))
+    return f"numbers are not matched with names: if {meaning}, pass {argument}, else another order"
 
 
 def is_unnamed(name: str) -> bool:
@@ -115,12 +131,12 @@ def _spelling(name: str) -> str:
 def _example(task: Task) -> str:
     """The form of the argument, with placeholders: real labels would look like advice to use that order."""
     places = ", ".join(map(repr, ("FIRST", "SECOND", "THIRD")[: len(task.labels)]))
-    return _labels_argument(task, places + (", ..." if len(task.labels) > 3 else ""))
+    return _labels_argument(task.name, places + (", ..." if len(task.labels) > 3 else ""))
 
 
-def _labels_argument(task: Task, names: str) -> str:
+def _labels_argument(task: str, names: str) -> str:
     """The argument as Python code; the command line turns it into an option (`mtkd.cli.flags`)."""
-    return f"`teacher_labels={{{task.name!r}: [{names}]}}`"
+    return f"`teacher_labels={{{task!r}: [{names}]}}`"
 
 
 def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> None:
@@ -180,7 +196,7 @@ def _compared(task: Task, order: Sequence[int], better: BetterOrder) -> str:
 
 
 def _argument(task: Task, order: Sequence[int], better: BetterOrder) -> str:
-    return _labels_argument(task, ", ".join(map(repr, _by_output(better.labels, order))))
+    return _labels_argument(task.name, ", ".join(map(repr, _by_output(better.labels, order))))
 
 
 def _by_output(labels: Sequence[str], order: Sequence[int]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mtkd.knowledge_store.store_manifest import StoreManifest
-from mtkd.model_files import EXPORT
+from mtkd.model_files import refuse_export
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
@@ -61,11 +61,7 @@ class TeacherRef:
         """
         if heads or is_saved_model(Path(name)):
             saved = read_saved(Path(name))
-            if (Path(name) / EXPORT).is_file():
-                raise UserError(
-                    f"{name} is an exported model, which cannot be a teacher",
-                    hint="use the run that it was exported from",
-                )
+            refuse_export(name, "a teacher")
             return TeacherRef(name, saved, saved.config)
         return TeacherRef(name, None, pretrained_config(name))
 

@@ -1,160 +1,30 @@
-"""Warnings about a whole split: class imbalance, leakage, truncation, and unreadable text."""
+"""Warnings about the texts of a split: leakage, truncation, and unreadable text."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.checks.split_statistics import SAMPLE, SplitStatistics
-from tasks.common.errors import brief, counted, shorten
+from tasks.common.errors import counted
 from tasks.common.hub_loading import embedded_encoder
-from tasks.data.raw_table import RawTable
 from tasks.data.row_checks import Problem
-from tasks.glue import TASKS
 from tasks.task import Task
-from tasks.task_types.labels import ParsedLabels, nearly_equal_labels
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # Data beyond these limits gives a warning.
-MAX_CLASS_SHARE = 0.9  # share of the rows in one class
-MIN_CLASS_ROWS = 5  # rows per class in the training split, and in validation splits
 MAX_FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 MAX_UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
 MAX_TRUNCATED_SHARE = 0.05  # share of training rows that are truncated
 
 _CHARACTERS = 24  # per token; longer texts are truncated anyway, so the rest is not tokenised
-
-
-def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
-    """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
-
-    There are none for rows with soft labels, since each of these describes all classes. For `span` tasks,
-    there is a warning for questions without an answer, unless the task expects them.
-
-    Args:
-        balance: label -> rows.
-    """
-    without = balance.get("no answer", 0) if task.type.predicts_spans and not task.unanswerable else 0
-    if without and split not in task.test:
-        message = (
-            f"{counted(without, 'row')} without an answer, but the task is not `unanswerable`, so every "
-            "prediction for them is wrong"
-        )
-        return [Problem(path, task.label, message, "warning")]
-    if not task.type.one_class or split in task.test or task.has_soft_labels(split):
-        return []
-    rows = {name: balance.get(name, 0) for name in task.labels}
-    total = sum(rows.values())
-    problems = []
-    largest = max(rows, key=lambda name: rows[name])
-    if total and rows[largest] > MAX_CLASS_SHARE * total:
-        share = rows[largest] / total
-        message = (
-            f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
-        )
-        problems.append(Problem(path, task.label, message, "warning"))
-    rare = _rare_classes(rows)
-    if rare and split == task.train:
-        message = f"{len(rare)} of {len(rows)} labels have fewer than {MIN_CLASS_ROWS} rows: {shorten(rare)}"
-        problems.append(Problem(path, task.label, message, "warning"))
-    return problems
-
-
-def unmeasured_classes(
-    task: Task, split: str, path: str, balance: Mapping[str, int], trained: Mapping[str, int]
-) -> list[Problem]:
-    """A warning for classes of the training split that have too few rows in a validation split.
-
-    Args:
-        balance: label -> rows of the validation split; there is no warning for other splits.
-        trained: label -> rows of the training split.
-    """
-    if not task.type.one_class or split not in task.validation:
-        return []
-    rows = {name: balance.get(name, 0) for name in task.labels if trained.get(name)}
-    rare = _rare_classes(rows)
-    if not rare:
-        return []
-    have, them = ("has", "it") if len(rare) == 1 else ("have", "them")
-    message = (
-        f"{len(rare)} of {len(task.labels)} labels {have} fewer than {MIN_CLASS_ROWS} rows, so the scores on "
-        f"this split carry no information about {them}: {shorten(rare)}"
-    )
-    return [Problem(path, task.label, message, "warning")]
-
-
-def _rare_classes(rows: Mapping[str, int]) -> list[str]:
-    """The classes with too few rows, each with its number of rows, for messages."""
-    shown = {name: name if name == name.strip() else repr(name) for name in rows}
-    return [f"{shown[name]} ({count})" for name, count in rows.items() if count < MIN_CLASS_ROWS]
-
-
-def labels_alike(task: Task) -> list[str]:
-    """A warning for labels that differ only in case or surrounding spaces, which may be a mistake."""
-    pairs = nearly_equal_labels(task.labels)
-    if not pairs:
-        return []
-    shown = shorten(f"{one!r} and {other!r}" for one, other in pairs)
-    return [f"labels that differ only in case or surrounding spaces are different classes: {shown}"]
-
-
-class GroupSizes:
-    """The number of candidates in each group of a `rank` task, and of right ones among them."""
-
-    def __init__(self, task: Task):
-        self._task = task
-        self._numbers: dict[Any, int] = {}  # group -> its row in `_sizes`
-        self._sizes = np.zeros((0, 3), np.int64)  # rows, rows with a right candidate, rows without a label
-
-    def add(self, raw: RawTable, labels: ParsedLabels | None) -> None:
-        """Add some rows of the split; those without a group do not count."""
-        if self._task.group is None or labels is None:
-            return
-        coded = raw.table[self._task.group].combine_chunks().dictionary_encode()
-        names = coded.dictionary.to_pylist()
-        numbers = np.array([self._numbers.setdefault(n, len(self._numbers)) for n in names], np.int64)
-        named = coded.is_valid().to_numpy(zero_copy_only=False)
-        group = numbers[coded.indices.drop_null().to_numpy()]
-        values = labels.values[named]
-        sizes = np.zeros((len(self._numbers), 3), np.int64)
-        sizes[: len(self._sizes)] = self._sizes
-        everything = np.ones(len(values), bool)
-        for column, rows in enumerate((everything, values == self._task.positive, np.isnan(values))):
-            sizes[:, column] += np.bincount(group[rows], minlength=len(sizes))
-        self._sizes = sizes
-
-    def problems(self, path: str) -> list[Problem]:
-        """Warnings for groups with one candidate, and for groups without a right one.
-
-        There are none for built-in tasks, whose groups users cannot change.
-        """
-        if TASKS.get(self._task.name) == self._task:
-            return []
-        rows, right, unlabelled = self._sizes.T
-        names = list(self._numbers)
-
-        def of(chosen: np.ndarray) -> str:
-            first = brief(names[int(chosen.argmax())])
-            return f"{int(chosen.sum()):,} of {counted(len(names), 'group')} (the first is {first})"
-
-        single, none_right = rows == 1, (right == 0) & (unlabelled == 0)
-        messages = []
-        if single.any():
-            messages.append(f"{of(single)} have only one candidate, so there is nothing to rank")
-        if none_right.any():
-            label = self._task.labels[self._task.positive]
-            messages.append(
-                f"{of(none_right)} have no candidate with the label {label!r}: nothing is learned from "
-                "them, and every ranking of them is wrong"
-            )
-        return [Problem(path, self._task.group, message, "warning") for message in messages]
 
 
 def leakage(statistics: SplitStatistics) -> list[Problem]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.checks.data_quality import labels_alike, unmeasured_classes
+from tasks.checks.label_quality import labels_alike, unmeasured_classes
 from tasks.checks.overlap import overlap_warnings
 from tasks.checks.split_report import SplitReport, report_split, report_unlabelled
 from tasks.common.errors import UserError, counted, shorten

@@ -31,9 +31,13 @@ class Balance:
         self._rows: dict[str, int] = {}
         self._without_label = "soft labels" if task.has_soft_labels(split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
+        self._lowest, self._highest = np.inf, -np.inf
 
     def add(self, labels: ParsedLabels) -> None:
         """Add the labels of some rows."""
+        if "range" in self._task.type.fields:
+            self._lowest = np.fmin.reduce(labels.values, axis=None, initial=self._lowest)
+            self._highest = np.fmax.reduce(labels.values, axis=None, initial=self._highest)
         if self._needs_all_rows:
             start = sum(map(len, self._scores))
             self._scores.append(labels.values)
@@ -47,6 +51,11 @@ class Balance:
             self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
         order = sorted(self._rows, key=self._without_label.__eq__)  # unlabelled rows come last
         return tuple(LabelCount(label, self._rows[label]) for label in order)
+
+    @property
+    def constant_score(self) -> float | None:
+        """The score of all rows; None if they differ, or if the labels are not scores."""
+        return float(self._lowest) if self._lowest == self._highest else None
 
     def _count(self, labels: ParsedLabels) -> None:
         for label, rows in self._task.type.balance(self._task, labels):

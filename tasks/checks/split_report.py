@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.checks.data_quality import GroupSizes, imbalance, leakage, token_problems
+from tasks.checks.data_quality import leakage, token_problems
 from tasks.checks.label_balance import Balance, LabelCount
+from tasks.checks.label_quality import GroupSizes, label_problems
 from tasks.checks.row_hashes import RowHashes, hash_rows
 from tasks.checks.split_statistics import Lengths, SplitStatistics
 from tasks.common.errors import counted
@@ -91,14 +92,15 @@ def report_split(
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
             with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
-        groups.add(raw, labels)
         if labels is not None:
+            if task.group is not None:
+                groups.add(raw.table[task.group].combine_chunks(), labels.values)
             balance.add(labels)
             invalid += len({problem.row for problem in labels.problems if problem.column == task.label})
             soft_kind = soft_kind or labels.soft_kind
     counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
-        *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
+        *label_problems(task, split, statistics.path, balance),
         *groups.problems(statistics.path),
         *leakage(statistics),
         *token_problems(task, statistics, max_length),

@@ -136,6 +136,12 @@ def brief(value: object) -> str:
     return shown if len(shown) <= 100 else f"{shown[:90]}... ({len(shown):,} characters)"
 
 
+def hint_for_quoted(value: object) -> str | None:
+    """The hint for a number that is written as text; None for other values."""
+    is_number = isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?(e[+-]?\d{1,3})?", value)
+    return f"write it without quotes: {value}" if is_number else None
+
+
 def counted(number: int, noun: str) -> str:
     """A number and its noun: "1 row", "1,200 rows"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

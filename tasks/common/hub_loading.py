@@ -190,9 +190,11 @@ def _expected(what: str) -> str:
 def not_loaded(what: str, name: str, error: Exception) -> UserError:
     """The error for a model that cannot be loaded; it says what the directory has instead, if known."""
     if any((Path(name) / file).is_file() for file in ("model.json", "model/model.json")):
+        is_export = (Path(name) / "export.json").is_file()
         return UserError(
-            f"{name} cannot be the {what}: its model is an export, or not a Transformer",
+            f"{name} cannot be the {what}: it is {'an exported model' if is_export else 'no Transformer'}",
             expected=_expected(what),
+            hint="use the run that it was exported from" if is_export else None,
         )
     if (Path(name) / "run.json").is_file():
         return UserError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common.argument_markers import IsDevice, IsPath, Range, find_marker
+from tasks.common.errors import hint_for_quoted
 
 Check = Callable[[Any], Any]  # returns the value to use; raises Unfit
 _LONGEST_PART = 255  # bytes of a part of a path, on all usual file systems
@@ -78,10 +79,8 @@ def _is_number(value: Any, kind: type) -> bool:
 
 def _as_number(value: Any) -> str | None:
     """The hint for a number in quotes, or for a float with an integer value."""
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?", value):
-        return f"write it without quotes: {value}"
     whole = isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < _LARGEST
-    return f"write it without a fraction: {int(value)}" if whole else None
+    return f"write it without a fraction: {int(value)}" if whole else hint_for_quoted(value)
 
 
 def _boolean(metadata: Sequence[Any]) -> Check:

@@ -39,6 +39,11 @@ class Regression(TaskType):
         values = _scores(task, task_labels(task, table))
         return read_values(task, split, table, values, lambda text: allowed, _kind_of_problem)
 
+    def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
+        if pa.types.is_boolean(column):
+            return "one number per row; true and false are two classes, for a task of type classify"
+        return super().check_label_column(task, column)
+
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
         """The number of rows in each fifth of the range."""
         values = labels.values[~np.isnan(labels.values)]

@@ -9,7 +9,7 @@ import pytest
 
 import mtkd
 from mtkd.grids import load_grid
-from mtkd.recipes import load_settings
+from mtkd.recipes import load_settings, parse_set
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,11 @@ def test_numpy_numbers_and_integers_for_floats_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"train.epochs": True}, {"train.seed": 1.0}, {"terms.logits.weight": True}]
+    "values",
+    [
+        *({"train.epochs": True}, {"train.seed": 1.0}, {"terms.logits.weight": True}),
+        *({"train.epochs": "3"}, {"train.lr": "1e-3"}, {"one_stage": "yes"}, {"terms.logits.weight": "2"}),
+    ],
 )
 def test_invalid_recipe_settings_are_errors(values: dict[str, Any]) -> None:
     (key,) = values
@@ -49,7 +53,43 @@ def test_invalid_recipe_settings_are_errors(values: dict[str, Any]) -> None:
         load_settings("mkd-lstm", "distill", values)
 
 
-@pytest.mark.parametrize("values", [{"seeds": [True]}, {"seeds": [0.0]}, {"baselines": 1}])
+def test_set_options_may_be_written_as_in_python() -> None:
+    parsed = parse_set(
+        ["one_stage=True", "train.lr=.5", "train.weight_decay=0.", "train.epochs=3", "title=Yes"]
+    )
+    assert list(parsed.values()) == [True, 0.5, 0.0, 3, "Yes"]
+    assert load_settings("mkd-lstm", "distill", {"train.lr": parsed["train.lr"]}).train.lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            {"control": "yes"},
+            "control = 'yes' is not valid\n  expected: true | false\n"
+            "  hint: write true or false, without quotes",
+        ),
+        (
+            {"limit": "5"},
+            "limit = '5' is not valid\n  expected: integer > 0 | none\n  hint: write it without quotes: 5",
+        ),
+    ],
+)
+def test_text_in_place_of_a_number_or_a_boolean_in_a_grid_is_an_error(
+    cell: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(mtkd.UserError) as error:
+        load_grid("mlkd-table-7", {"cells": {"a": cell}}, {}, ())
+    assert str(error.value) == f"cells.a.{message}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"seeds": [True]}, {"seeds": [0.0]}, {"seeds": ["0"]}, {"baselines": 1}, {"baselines": "no"}),
+        *({"bench": {"batches": ["64"]}}, {"bench": {"seq_len": "64"}}),
+    ],
+)
 def test_invalid_grid_values_are_errors(values: dict[str, Any]) -> None:
     (key,) = values
     with pytest.raises(mtkd.UserError, match=f"{key}.* = .* is not valid"):

@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
+from mtkd.model_files import exported
 from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
+from mtkd.models.exported import ExportedModel
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from tasks.common.errors import UserError, a_type, brief
@@ -118,6 +120,8 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
 
 def require_trainable(student: nn.Module) -> None:
     """Raise UserError if the weights of the student cannot be trained."""
+    if isinstance(student, ExportedModel):
+        raise exported("`student` is an exported model", "trained")
     if any(weight.is_inference() for weight in student.parameters()):
         raise UserError(
             "`student` was made inside `torch.inference_mode()`, so its weights cannot be trained",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from mtkd.model_files import read_model_file
+from mtkd.model_files import read_model_file, refuse_export
 from mtkd.models.encoders.config_checks import build_configuration, check_config_file, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
@@ -197,6 +197,7 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     """
     from transformers import AutoConfig
 
+    refuse_export(name, "trained further, or be the start of a student")
     location = locate(name)
     if (saved_config := own_config(location)) is not None:
         saved_config = saved_config.model_copy(update={"pooling": pooling or saved_config.pooling})

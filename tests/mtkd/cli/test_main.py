@@ -129,6 +129,13 @@ def test_every_recipe_loads() -> None:
         (["refine", "--data", "pocket", "--out", "x", "--set", "train.lr"], ["key=value"]),
         (["refine", "--data", "pocket", "--out", "x", "--set", "train.epochs=abc"], ["integer > 0"]),
         (["refine", "--taks", "rte"], ["unknown option '--taks' (did you mean '--tasks'?)"]),
+        (
+            ["finetune", "--model", "x", "--data", "pocket", "--out", "y", "--task", "rte,sst2"],
+            [
+                "cannot fine-tune on 2 tasks (rte, sst2)",
+                "(--task rte, then --task sst2); mtkd refine and mtkd",
+            ],
+        ),
         (["finetune", "--tasks", "rte"], ["(did you mean '--task'?)"]),
         (
             ["refine", "--out", "x"],

@@ -131,5 +131,5 @@ def test_a_run_without_a_transformer_is_not_an_encoder(tmp_path: Path) -> None:
     (run / "model").mkdir(parents=True)
     for file in ("run.json", "model/model.json"):
         (run / file).touch()
-    with pytest.raises(UserError, match="cannot be the encoder: its model is an export, or not a Transf"):
+    with pytest.raises(UserError, match="cannot be the encoder: it is no Transformer"):
         mtkd.refine(run, data="pocket", tasks="rte", out=tmp_path / "run")

@@ -21,6 +21,7 @@ from mtkd.models.encoders.encoder_registry import build_student, student_setting
 from mtkd.models.encoders.static import teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitContext, InitSpec
+from mtkd.recipes import parse_set
 from tasks.common.errors import UserError
 from tasks.tokens.batching import ModelInputs, Tokens
 from tasks.tokens.pruned_vocabulary import prune_vocabulary
@@ -170,7 +171,7 @@ def test_an_interrupted_run_resumes(tiny_teacher: Path, tmp_path: Path) -> None:
             out=tmp_path / out, settings=sets, callbacks=callbacks,
         )  # fmt: skip
 
-    sets = dict(text.split("=") for text in ("student.vocabulary=pruned", *SMALL, *LSTM))
+    sets = parse_set(["student.vocabulary=pruned", *SMALL, *LSTM])
     whole = run("whole")
     with pytest.raises(KeyboardInterrupt):
         run("resumed", Stop())

@@ -144,6 +144,49 @@ def test_an_export_predicts_frames_and_task_objects_like_its_model(exported: Pat
         model.predict("mrpc", PAIRS)
 
 
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda export, run, options: mtkd.distill("layerwise-3", teacher=export, **options),
+            "{} is an exported model, which cannot be a teacher",
+        ),
+        (
+            lambda export, run, options: mtkd.distill("layerwise-3", teacher=run, init=export, **options),
+            "{} is an exported model, which cannot be trained further, or be the start of a student",
+        ),
+        (
+            lambda export, run, options: mtkd.distill(
+                "layerwise-3", teacher=run, student=mtkd.load(export), **options
+            ),
+            "`student` is an exported model, which cannot be trained",
+        ),
+        (
+            lambda export, run, options: mtkd.refine(export, **options),
+            "{} is an exported model, which cannot be trained further, or be the start of a student",
+        ),
+        (
+            lambda export, run, options: mtkd.finetune(export, task=options.pop("tasks"), **options),
+            "{} is an exported model, which cannot be fine-tuned",
+        ),
+    ],
+)
+def test_an_export_is_not_a_model_to_train_or_to_learn_from(
+    exported: Path, tiny_teacher: Path, tmp_path: Path, use: Callable[..., Any], message: str
+) -> None:
+    options = {"data": "pocket", "tasks": "rte", "out": tmp_path / "run"}
+    with pytest.raises(mtkd.UserError) as error:
+        use(exported, tiny_teacher, options)
+    assert error.value.problem == message.format(exported)
+    assert error.value.hint == "use the run that it was exported from"
+
+
+def test_a_student_is_no_path(tiny_teacher: Path, tmp_path: Path) -> None:
+    options: Any = {"data": "pocket", "tasks": "rte", "out": tmp_path / "run", "teacher": tiny_teacher}
+    with pytest.raises(mtkd.UserError, match=r"mtkd.load\('DIR'\) \(not an export.*`init='DIR'`"):
+        mtkd.distill("layerwise-3", student=str(tiny_teacher), **options)
+
+
 def test_an_export_runs_without_torch(exported: Path, tiny_teacher: Path) -> None:
     code = (
         "import sys; blocked = ('torch', 'transformers', 'datasets', 'sklearn', 'scipy');"

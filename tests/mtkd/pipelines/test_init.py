@@ -237,6 +237,15 @@ def test_labels_with_one_row_each_cannot_be_split(tmp_path: Path) -> None:
         mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path / "job")
 
 
+def test_questions_of_which_none_has_an_answer_are_noted(tmp_path: Path) -> None:
+    answers: dict[str, list[str]] = {"text": [], "answer_start": []}
+    rows = [{"question": f"Who is {n}?", "context": f"Nobody is {n}.", "answers": answers} for n in range(30)]
+    write(tmp_path / "qa.jsonl", rows)
+    notes = mtkd.init_pipeline(tmp_path / "qa.jsonl", out=tmp_path / "job", dry_run=True).notes
+    about = "rows: no row has an answer, so these labels carry no information"
+    assert [note for note in notes if about in note] == [f"train {about}", f"validation {about}"]
+
+
 @pytest.mark.parametrize(("task", "kind"), [("stsb", "regress"), ("squad_v2", "span")])
 def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) -> None:
     data = write(tmp_path / "own.parquet", pocket(task, "train")[:60])

@@ -204,8 +204,59 @@ def test_validation_rows_and_texts_without_labels_are_an_error(tmp_path: Path) -
     write(tmp_path / "dev.jsonl", ["good", "bad"] * 40)
     (tmp_path / "crawled.csv").write_text("text\na film\nanother film\n")
     files = [tmp_path / "dev.jsonl", tmp_path / "crawled.csv"]
-    with pytest.raises(UserError, match=r"one column, .*dev\.jsonl are for validation"):
+    with pytest.raises(UserError, match=r"one column, .*dev\.jsonl are for validation") as refused:
         library.init_pipeline(files, out=tmp_path / "job")
+    assert f"pass {files[0]} alone as the data" in str(refused.value.hint)
+    assert f"`unlabelled=[{str(files[1])!r}]`" in str(refused.value.hint)
+    made = library.init_pipeline(files[0], unlabelled=[files[1]], out=tmp_path / "job")
+    assert made.rows == {"train": 72, "validation": 8, "unlabelled": 2}
+
+
+def test_rows_with_one_label_get_the_other_labels_of_the_teacher(
+    tmp_path: Path, save_checkpoint: Callable[..., Path]
+) -> None:
+    teacher = save_checkpoint("Bert", layers=3, id2label={0: "bad", 1: "Neutral", 2: "good"})
+    data = write(tmp_path / "reviews.jsonl", ["Good"] * 80)
+    with pytest.raises(UserError, match="one value, 'Good'") as refused:
+        library.init_pipeline(data, out=tmp_path / "job")
+    assert "give a `teacher` that predicts them" in str(refused.value.hint)
+    made = library.init_pipeline(data, out=tmp_path / "job", teacher=teacher, validation_fraction=0.5)
+    assert made.task.labels == ("bad", "Neutral", "Good")
+    assert any("2 of 3 labels have no labelled row" in note for note in made.notes)
+    assert 0 <= score_of_teacher(made.pipeline) <= 1
+
+
+@pytest.mark.parametrize(
+    ("config", "label", "message"),
+    [
+        ({"id2label": {0: "bad", 1: "good"}}, "fine", "'fine', and the teacher .* has the labels bad, good"),
+        ({"num_labels": 1}, "fine", "all rows have the label 'fine', and the teacher"),
+        ({}, "fine", "does not name its 2 outputs .* have only 1 label"),
+        ({"id2label": {0: "bad", 1: "good"}}, 0, r"`teacher_labels={'reviews': \['0', '1'\]}`"),
+    ],
+)
+def test_one_label_that_the_teacher_does_not_predict_is_an_error(
+    tmp_path: Path, save_checkpoint: Callable[..., Path], config: dict, label: Any, message: str
+) -> None:
+    teacher = save_checkpoint("Bert", layers=3, **config)
+    data = write(tmp_path / "reviews.jsonl", [label] * 80)
+    with pytest.raises(UserError, match=message):
+        library.init_pipeline(data, out=tmp_path / "job", teacher=teacher, kind="classify")
+
+
+@pytest.mark.parametrize("numbers", [2, 3])
+def test_the_error_about_numbers_as_labels_fills_in_their_order(
+    tmp_path: Path, save_checkpoint: Callable[..., Path], mtkd: Any, numbers: int
+) -> None:
+    teacher = save_checkpoint("Bert", layers=3, id2label={0: "bad", 1: "neutral", 2: "good"})
+    data = write(tmp_path / "reviews.jsonl", [number % numbers for number in range(80)])
+    words = ("init", data, "--out", tmp_path / "job", "--teacher", teacher)
+    refused = mtkd(*words)
+    option = "--teacher-labels reviews=0,1,2"
+    assert refused.code == 2 and option in refused.err, refused.err
+    assert "if 0 stands for bad, 1 stands for neutral, 2 stands for good, pass" in refused.err
+    made = mtkd(*words, *option.split())
+    assert made.code == 0, made.err
 
 
 def test_few_validation_rows_give_a_note(tmp_path: Path) -> None:

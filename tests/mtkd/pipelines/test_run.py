@@ -463,6 +463,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.teacher.epoch": 1}, ["step 'teacher'", "'epoch' (did you mean 'epochs'?)"]),
         ({"steps.teacher.overwrite": True}, ["'overwrite'", "mtkd run"]),
         ({"steps.teacher.epochs": 0}, ["step 'teacher'", "--epochs 0 is not valid", "1 or more"]),
+        ({"steps.teacher.epochs": "2"}, ["epochs = '2' is text", "a number", "without quotes: 2"]),
         ({"steps.teacher.epochs": [1, 2]}, ["step 'teacher'", "epochs = [1, 2]", "one value"]),
         ({"steps.teacher.set.train.leer": 1}, ["step 'teacher'", "'train.leer' (did you mean 'train.lr'?)"]),
         ({"steps.teacher.set": 3}, ["step 'teacher'", "set = 3", "a table"]),

@@ -16,18 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.checks.data_quality import GroupSizes
 from tasks.checks.data_report import report_on
+from tasks.checks.label_quality import GroupSizes
 from tasks.checks.split_report import SplitReport
 from tasks.common.errors import UserError, unknown
 from tasks.data.loading import load_rows
-from tasks.data.raw_table import RawTable
 from tasks.data.row_checks import summarise
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_names import resolve
-from tasks.task_types.labels import ParsedLabels
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -231,7 +229,7 @@ def test_imbalanced_labels_are_a_warning(tmp_path: Path) -> None:
     (largest,) = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 94)) for n in range(100)])
     assert largest.startswith("94.0% of the rows have the label 'no'")
     largest, rare = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 98)) for n in range(100)])
-    assert rare == "1 of 2 labels have fewer than 5 rows: yes (2)"
+    assert rare == "1 of 2 labels has fewer than 5 rows: yes (2)"
 
 
 def test_a_class_with_almost_no_validation_rows_is_a_warning(tmp_path: Path) -> None:
@@ -340,7 +338,7 @@ def test_labels_that_differ_only_in_case_or_spaces_are_a_warning(tmp_path: Path)
     report = report_on(open_data(str(tmp_path)), [task])
     (alike,) = report.problems
     assert alike.level == "warning" and alike.message.endswith("classes: 'yes' and 'YES', 'no' and 'no '")
-    assert report.splits[0].problems[-1].message == "1 of 4 labels have fewer than 5 rows: 'no ' (0)"
+    assert report.splits[0].problems[-1].message == "1 of 4 labels has fewer than 5 rows: 'no ' (0)"
 
 
 def test_groups_that_cannot_be_ranked_are_counted(tmp_path: Path) -> None:
@@ -360,7 +358,6 @@ def test_groups_are_counted_across_tables() -> None:
     task = Task("r", "rank", ("a",), ("no", "yes"), group="q", positive=1)
     sizes = GroupSizes(task)
     for groups, labels in (([7, 8, None], [1, 0, 1]), ([9, 7], [np.nan, 0]), ([8], [np.nan])):
-        raw = RawTable(pa.table({"q": pa.array(groups, pa.int64())}), "rows")
-        sizes.add(raw, ParsedLabels(np.array(labels, float), []))
+        sizes.add(pa.array(groups, pa.int64()), np.array(labels, float))
     (single,) = sizes.problems("rows")  # 8 and 9 have unlabelled rows, so their right candidate is unknown
     assert single.message.startswith("1 of 3 groups (the first is 9) have only one candidate")

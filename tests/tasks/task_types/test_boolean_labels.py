@@ -1,4 +1,4 @@
-"""Boolean columns as classification labels."""
+"""Boolean columns as labels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
+from tasks.guess import guess_task
 from tasks.task import Task
 
 PLAIN = pa.array([True, False, True])
@@ -42,6 +43,15 @@ def test_booleans_are_not_ids_of_other_labels(labels: tuple[str, ...], column: p
     with pytest.raises(UserError, match="column 'label' holds bool") as refused:
         read(column, labels)
     assert refused.value.expected is not None and f"'{labels[0]}' (0)" in refused.value.expected
+
+
+@pytest.mark.parametrize("column", [PLAIN, CATEGORICAL])
+def test_booleans_are_not_scores(column: pa.Array) -> None:
+    source = open_data({"checks": {"train": rows_of(column)}})
+    with pytest.raises(UserError, match="column 'label' holds bool\n  expected: one number per row"):
+        load_rows(source, Task("checks", "regress", ("text",)), "train")
+    with pytest.raises(UserError, match="holds bool, not the labels of kind regress"):
+        guess_task(rows_of(PLAIN), "rows", kind="regress")
 
 
 def test_booleans_of_a_parquet_file_are_labels(tmp_path: Path) -> None:
