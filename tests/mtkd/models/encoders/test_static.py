@@ -209,7 +209,8 @@ def test_the_token_vectors_of_a_teacher_are_computed_once_for_all_runs(
     has_run = kind == "run"
     teacher = tiny_encoder
     if has_run:
-        teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
+        of_other_tests = shutil.ignore_patterns("token-vectors-*")
+        teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher", ignore=of_other_tests)
     elif kind == "checkpoint":
         teacher = save_checkpoint("Bert", id2label={0: "negative", 1: "positive"})
     for seed in (0, 1):
