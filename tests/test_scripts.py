@@ -59,6 +59,15 @@ def test_bench_gpu_runs_on_a_cpu_and_counts_the_operations(
     assert counter.get_total_flops() == pytest.approx(script["forward_flops"](model, 4, 16), rel=0.1)
 
 
+def test_bench_last_layer_compares_all_tokens_with_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ("--layers", "1", "--width", "48", "--rows", "2", "--length", "8", "--rounds", "1")
+    run_script(monkeypatch, "bench_last_layer.py", *small)
+    found = re.findall(r"1 layers, (\w+) *: +[\d.]+ ms all tokens, .*x \(", capsys.readouterr().out)
+    assert found == ["training", "inference"]
+
+
 def test_benchmarks_of_augmenters_share_their_measurements(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
