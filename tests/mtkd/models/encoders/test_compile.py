@@ -29,6 +29,7 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
     [
         OutputSpec(hidden=frozenset({0, 1}), query=frozenset({2})),  # the pass stops inside the second layer
         OutputSpec(hidden=frozenset({1}), scores=frozenset({2}), context=frozenset({2}), pooled=True),
+        OutputSpec(pooled=True),  # the last layer is run for the first token only
     ],
 )
 def test_an_encoder_compiles_to_one_graph_with_the_same_results(need: OutputSpec) -> None:
