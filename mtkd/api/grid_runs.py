@@ -72,7 +72,8 @@ def compare(
             "teacher"; by default the grid's, or its first cell.
         baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
             of texts, the zero-shot cosine (with a fitted threshold for two labels).
-        bench: also time the inference of one student of each architecture, after the scores are written.
+        bench: also time the inference of one student of each architecture, after the scores are written. If
+            False, times that an earlier call has measured for the same models are kept.
         jobs: the number of runs at the same time; the CPU cores are divided among them.
         say: called with each line of progress, such as the start or failure of a run.
 
