@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -97,7 +96,7 @@ def _run_and_collect(
     scored_runs: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
-        commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
+        commands[run.cell] += [job.command_line for job in run.jobs]
         failed = next((job for job in run.jobs if job.out in errors), None)
         if failed is None:
             _collect(rows[run.cell], run, results)

@@ -169,7 +169,7 @@ class PassedArguments(Exception):
             "mtkd.api.stores.store_request",
             {"out", "workers", "engine", "address", "overwrite", "command"},
         ),
-        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", set()),
+        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", {"dry_run"}),
     ],
 )
 def test_a_function_passes_on_exactly_its_arguments(
@@ -186,6 +186,8 @@ def test_a_function_passes_on_exactly_its_arguments(
     given = {name: f"value-of-{name}" for name in inspect.signature(function).parameters}
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
+    if function is grid_runs.compare:
+        given |= {"dry_run": False}
     if function is distillation.distill:
         given |= {"text": None, "text_column": "text", "student": None, "losses": None}
     with pytest.raises(PassedArguments):

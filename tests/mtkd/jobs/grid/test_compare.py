@@ -683,6 +683,27 @@ def test_a_grid_of_refined_encoders_needs_no_teacher(mtkd: Callable, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_in_python_returns_the_commands(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, notes = tmp_path / "grid.toml", list[str]()
+    file.write_text(GRID, encoding="utf-8")
+    plan: Any = compare(file, data="pocket", seeds=[0, 1], limit=9, dry_run=True, say=notes.append)
+    printed = mtkd("compare", file, "--data", "pocket", "--seeds", "0,1", "--limit", 9, "--dry-run")
+    assert list(plan.command) == printed.out.splitlines() and len(plan) == 4
+    assert list(plan.cell) == ["two", "broken"] * 2 and list(plan.seed) == [0, 0, 1, 1]
+    assert set(plan.tasks) == {"rte"} and not plan.finished.any()
+    assert [note.split(":")[0] for note in notes] == [
+        "TEACHER is a placeholder", "the directory is named after the grid",
+    ]  # fmt: skip
+    assert "--" not in "".join(notes) and [*tmp_path.iterdir()] == [file], "a dry run writes nothing"
+    with pytest.raises(UserError, match="`out` is missing\n  expected: a directory\n  hint: `dry_run=True`"):
+        compare(file, data="pocket")
+    with pytest.raises(UserError, match=r"no such file or directory: text\.txt"):
+        compare(file, data="pocket", text="text.txt", dry_run=True)
+
+
 def test_sigterm_also_ends_the_running_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
     replace_commands(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
@@ -703,7 +724,7 @@ def test_sigterm_also_ends_the_running_commands(tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def paths_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a dry run treat every path as existing."""
-    monkeypatch.setattr("mtkd.cli.comparison_dry_run.check_given_paths", lambda *_: None)
+    monkeypatch.setattr("mtkd.jobs.grid.grid_checks.check_given_paths", lambda *_: None)
 
 
 @pytest.mark.parametrize("name", grid_names())
