@@ -63,7 +63,7 @@ class OnnxModel:
                 raise UserError(f"{path / file} {damage_of(path / file)}", hint=EXPORT_AGAIN)
         model = read_model_file(path)
         self.tasks = {task.head: task for task in model.tasks}
-        self._scores = model.scores
+        self._thresholds = model.known_thresholds
         tokeniser = Tokeniser(SavedTokeniser(path, self.record["tokeniser"]))  # type: ignore[arg-type]
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
@@ -141,7 +141,7 @@ class OnnxModel:
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
         logits = self.logits(task, encoded, batch)
-        threshold = recorded_threshold(self._scores, task, self.tasks)
+        threshold = recorded_threshold(self._thresholds, task, self.tasks)
         return list(prediction_records(task, reader, encoded, logits, threshold, truncated))
 
 

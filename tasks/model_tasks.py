@@ -110,19 +110,18 @@ def mapped_logits(task: Task, trained: Task, logits: np.ndarray) -> np.ndarray:
     return np.stack([np.logaddexp.reduce(logits[:, mask], axis=1) for mask in columns], axis=1)
 
 
-def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
+def recorded_threshold(thresholds: Mapping[str, Any], task: Task, heads: Mapping[str, Task]) -> Any:
     """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
     trained on, or None.
 
     Args:
-        scores: the recorded validation scores of a model (`ModelInfo.scores`).
+        thresholds: task -> its recorded threshold, for the tasks of a model that have one.
         heads: head name -> the task that it was trained on.
     """
     if not task.type.has_threshold(task):
         return None
     names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
-    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
-    return next((value for value in thresholds if value is not None), None)
+    return next((thresholds[name] for name in names if name in thresholds), None)
 
 
 def prediction_records(

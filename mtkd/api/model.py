@@ -10,13 +10,14 @@ import torch
 
 from mtkd.api.argument_types import AnyModel
 from mtkd.api.model_arguments import evaluated_model, own_directory, path_of
-from mtkd.api.saved_copies import holds_copy
+from mtkd.api.saved_copies import holds_copy, with_valid_scores
 from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.model_origin import label_limit, pretrained_encoder
+from mtkd.models.digest import digest_weights
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
@@ -50,11 +51,12 @@ class Model:
     @checked
     def __init__(self, source: str | Path | MultiTaskModel, *, device: Device | None = None):
         self._device = find_device(device)
-        self._may_be_changed = False  # the user has had the module
+        self._scored: str | None = None  # the digest of the weights before the user was given the module
         self._module: MultiTaskModel | None = None
         self._named: Path | None = None
         if isinstance(source, MultiTaskModel):
             self._module = source.to(self._device)
+            self._scored = digest_weights(source) if source.info.scores else None
             self._tasks, self._info = list(source.tasks.values()), source.info
         else:
             self._named = Path(source) if Path(source).exists() else model_directory(Path(source))
@@ -83,8 +85,10 @@ class Model:
         Raises:
             UserError: the directory no longer holds the files of this model.
         """
-        self._may_be_changed = True
-        return self._loaded()
+        module = self._loaded()
+        if self._scored is None:
+            self._scored = digest_weights(module)
+        return module
 
     def _loaded(self) -> MultiTaskModel:
         """The torch module, which is loaded when it is first used."""
@@ -268,7 +272,8 @@ class Model:
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
 
-        If the directory already holds a saved copy of this model, nothing is written.
+        If the directory already holds a saved copy of this model, nothing is written. If the weights of
+        `module` were changed, the copy has no `scores`, because these belong to other weights.
 
         Args:
             directory: a new or empty directory, or one that an earlier call has written.
@@ -278,9 +283,10 @@ class Model:
         Raises:
             UserError: the directory holds another model, a run, an export, or other files.
         """
-        path, module = Path(directory), self._loaded()
+        path, module = Path(directory), with_valid_scores(self._loaded(), self._scored)
         if not holds_copy(path, module, overwrite):
             module.save(path)
             if self.path and self.path.is_dir() and self.path.samefile(path):
                 self._digests = recorded_digests(path)
+                self._loaded().info = self._info = module.info
         return path

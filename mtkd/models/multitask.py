@@ -175,7 +175,7 @@ class MultiTaskModel(nn.Module):
 
     def threshold(self, task: Task) -> Any:
         """The best threshold on the validation rows of the task that the head was trained on, or None."""
-        return recorded_threshold(self.info.scores, task, self.tasks)
+        return recorded_threshold(self.info.known_thresholds, task, self.tasks)
 
     def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks, and add a new head for each task that has none.
