@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mtkd.models.encoders.encoder import AnyEncoder
-from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
+from mtkd.models.foreign_errors import Hints, class_of, is_foreign, naming_class
 from mtkd.outputs import BY_LAYER, PER_ROW, EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, a_type
 from tasks.tokens.batching import ModelInputs
@@ -23,8 +23,7 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
     Raises:
         UserError: an encoder that is not part of mtkd fails, or returns something of the wrong kind or shape.
     """
-    # FSDP replaces the class of a module by a subclass.
-    kind = next(base for base in type(encoder).__mro__ if not base.__module__.startswith("torch."))
+    kind = class_of(encoder)
     if not is_foreign(kind):
         result: EncoderOutput = encoder(inputs, need)
         return result

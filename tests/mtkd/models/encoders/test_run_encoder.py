@@ -38,6 +38,11 @@ def output(**values: Any) -> mtkd.EncoderOutput:
             lambda mean: 1 / 0,
             r"the encoder \(own_encoder:Mean, line \d+\) failed: ZeroDivisionError: division by zero$",
         ),
+        (
+            lambda mean: output(pooled=mean / 0),
+            r"the student's encoder Mean returned values that are not finite at step 1 \(task 'rte'\), in "
+            r"`pooled`\n  expected: finite numbers\n  hint: check its `forward` for divisions by 0",
+        ),
         (lambda mean: mean.missing, r"failed: AttributeError: (.|\n)*hint: `inputs` has `joined`"),
     ],
 )
