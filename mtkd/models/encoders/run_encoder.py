@@ -39,6 +39,30 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
     return output
 
 
+def check_vocabulary(encoder: AnyEncoder, tokens: int) -> None:
+    """Check that an encoder has an embedding for each token of a tokeniser.
+
+    Raises:
+        UserError: it has fewer; for one that is not part of mtkd, the hint names the setting.
+    """
+    kind, size = class_of(encoder), len(encoder.embeddings.weight)
+    if tokens <= size:
+        return
+    if not is_foreign(kind):
+        raise UserError(
+            f"the tokeniser has {tokens:,} tokens, the encoder {size:,} embeddings",
+            hint="use the tokeniser that the encoder was trained with",
+        )
+    config = type(encoder.config)
+    has_setting = "vocab_size" in config.model_fields
+    maker = f"{config.__name__}(vocab_size={tokens}, ...)" if has_setting else f"nn.Embedding({tokens}, ...)"
+    raise UserError(
+        f"the encoder {kind.__name__} has {size:,} embeddings, but the tokeniser has {tokens:,} tokens",
+        expected="an embedding for each token",
+        hint=f"make it with `{maker}`" if has_setting else f"make its `embeddings` with `{maker}`",
+    )
+
+
 def _check_shapes(encoder: str, output: EncoderOutput, rows: int) -> None:
     """Raise UserError if an output is not a tensor with one entry per row, or its axes are wrong."""
     outputs: dict[str, tuple[Any, str]] = {
