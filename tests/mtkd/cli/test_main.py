@@ -77,6 +77,16 @@ def test_a_misspelt_path_is_not_taken_for_a_name_on_the_hub(
     (tmp_path / "runs" / "s1").mkdir()
     (tmp_path / "runs" / "s1" / "run.json").touch()
     assert_rejected(mtkd(*PREDICT, "runs/s2"), "no directory 'runs/s2' (did you mean 'runs/s1'?)")
+    distill = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--out", "out", "--teacher")
+    for words in (PREDICT, distill):
+        for path in ("run/student/", "run/studnet"):
+            answered = mtkd(*words, path)
+            assert_rejected(answered, f"{path.rstrip('/')}", "(did you mean 'runs/student'?)")
+            assert "hint: check the path" not in answered.err and "--encoder" not in answered.err
+    answered = mtkd(*distill, "nonsense/")
+    assert_rejected(
+        answered, "there is no directory nonsense\n", "hint: check the path; a pretrained encoder"
+    )
 
 
 def test_a_model_of_several_tasks_requires_a_task(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
