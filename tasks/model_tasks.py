@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,23 @@ def task_of_model(spec: TaskSpec | None, known: Collection[Task]) -> Task:
         )
     require_heads({task.head: task for task in known}, tasks, "the model")
     return tasks[0]
+
+
+def with_text_columns(task: Task, columns: Sequence[str]) -> Task:
+    """The task with its texts in columns of other names.
+
+    Args:
+        columns: one name for each text; () = those of the task.
+
+    Raises:
+        UserError: these are more or fewer names than the task has texts.
+    """
+    if len(columns) not in (0, len(task.columns)):
+        raise UserError(
+            f"`columns={list(columns)}` has {counted(len(columns), 'name')}",
+            expected=f"one for each text of the task {task.name!r}: {', '.join(task.columns)}",
+        )
+    return replace(task, columns=tuple(columns) or task.columns)
 
 
 def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -> None:

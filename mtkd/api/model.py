@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.data.predicted_columns import predict_in_memory
 from tasks.data.rows_in_memory import texts_to_encode
-from tasks.model_tasks import task_of_model
+from tasks.model_tasks import task_of_model, with_text_columns
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import Encoded
@@ -152,7 +153,13 @@ class Model:
 
     @checked
     def predict(
-        self, task: TaskSpec | None, rows: Any, *, batch: PositiveInt = 64, replace: bool = False
+        self,
+        task: TaskSpec | None,
+        rows: Any,
+        *,
+        columns: Sequence[str] = (),
+        batch: PositiveInt = 64,
+        replace: bool = False,
     ) -> Any:
         """Predict the labels of rows.
 
@@ -161,6 +168,7 @@ class Model:
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
                 an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
                 columns.
+            columns: the text columns of `rows` in the order of the task's, if they have other names.
             batch: rows per forward pass.
             replace: replace columns of a DataFrame that have the name of an added column; otherwise such
                 columns are an error.
@@ -174,7 +182,7 @@ class Model:
                 value is not text. Missing values of a DataFrame or Series are read as empty texts, as in a
                 CSV file, with a warning.
         """
-        known_task = self.task(task)
+        known_task = with_text_columns(self.task(task), columns)
         return predict_in_memory(
             lambda found: predict_rows(self._loaded(), known_task, found, batch), known_task, rows, replace
         )

@@ -377,6 +377,35 @@ def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, message:
         teacher.encode(texts)
 
 
+def test_text_columns_of_other_names_are_named(teacher: mtkd.Model, processes: Any, tmp_path: Path) -> None:
+    texts = {"headline": ["A man sleeps.", "It rains."], "body": ["A man rests.", "The sun shines."]}
+    expected = teacher.predict("rte", list(zip(*texts.values(), strict=True)))
+    columns = ["headline", "body"]
+    frame = pandas.DataFrame({"id": [1, 2], **dict(reversed(texts.items()))})
+    predicted = teacher.predict("rte", frame, columns=columns)
+    assert list(predicted["prediction"]) == [row["prediction"] for row in expected]
+    assert teacher.predict("rte", frame.to_dict("records"), columns=columns) == expected
+    hint = "`columns=\\['A', 'B'\\]`"
+    with pytest.raises(
+        mtkd.UserError, match=f"no column 'sentence1'.*\n.*body, headline; rename one, or .*{hint}"
+    ):
+        teacher.predict("rte", frame)
+    with pytest.raises(
+        mtkd.UserError, match="expected: one for each text of the task 'rte': sentence1, sent"
+    ):
+        teacher.predict("rte", frame, columns=["headline"])
+
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    words = ("predict", "--model", teacher.path, "--task", "rte", "--in", tmp_path / "rows.csv")
+    words += ("--out", tmp_path / "out.csv")
+    refused = processes.run(*words)
+    assert refused.code == 2 and "name those with the texts in their order: --columns A,B\n" in refused.err
+    assert processes.run(*words, "--columns", "headline,body").code == 0
+    written = pandas.read_csv(tmp_path / "out.csv")
+    assert list(written["prediction"]) == [row["prediction"] for row in expected]
+    assert list(written.columns[:3]) == ["id", "body", "headline"]
+
+
 def test_a_single_text_to_predict_is_an_error_with_a_hint(teacher: mtkd.Model) -> None:
     with pytest.raises(mtkd.UserError, match=r"`rows` cannot be a str\n.*\n  hint: for one row: `\[text\]`"):
         teacher.predict("sst2", "a fine film .")
