@@ -233,11 +233,11 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     head, line, *_ = str(scores).splitlines()
     assert head.split() == ["task", "rows", "score", "best", "constant", "prediction", "metrics"]
     assert repr(scores) == str(scores)
-    assert line.split()[:3] == ["sst2", "16", f"{scores['sst2'].primary:.3f}"]
+    assert line.split()[:3] == ["sst2", "16", f"{100 * scores['sst2'].primary:.1f}"]
     recorded = teacher.scores["sst2"]
     assert repr(recorded) == (
-        f"<TaskScores sst2/validation, {recorded.rows} rows: accuracy {recorded.primary:.3f}, "
-        f"best constant prediction {recorded.majority:.3f}>"
+        f"<TaskScores sst2/validation, {recorded.rows} rows: accuracy {100 * recorded.primary:.1f}, "
+        f"best constant prediction {100 * recorded.majority:.1f}>"
     )
     compared = str(teacher.evaluate("pocket", "sst2", limit=16, against=teacher)).splitlines()
     assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
