@@ -52,6 +52,7 @@ class ModelInfo(Record):
         base: the pretrained encoder that training started from; None = random weights.
         scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
         data: the name of the data that the model was trained on, such as "hub"; None = unknown.
+        thresholds: task -> its decision threshold, if its scores were removed.
     """
 
     max_length: Size = 128
@@ -62,6 +63,17 @@ class ModelInfo(Record):
     stride: Count = 128
     pair_head: Literal["linear", "san"] = "linear"
     data: str | None = None
+    thresholds: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def known_thresholds(self) -> dict[str, Any]:
+        """Task -> its decision threshold, from its scores on the first split that has one."""
+        recorded = {scores["task"]: scores.get("threshold") for scores in reversed(self.scores.values())}
+        return self.thresholds | {task: value for task, value in recorded.items() if value is not None}
+
+    def without_scores(self) -> ModelInfo:
+        """The same for a model whose weights have changed since they were scored; it keeps the thresholds."""
+        return replace(self, scores={}, thresholds=self.known_thresholds)
 
 
 @dataclass(frozen=True)
@@ -225,10 +237,15 @@ def read_model_file(directory: Path) -> ModelFile:
 def _check_thresholds(model_file: ModelFile, file: Path, hint: str) -> None:
     """Check the recorded thresholds of tasks that have one."""
     by_name = {task.name: task for task in model_file.tasks}
-    for name, scores in model_file.scores.items():
-        task, threshold = by_name.get(scores["task"]), scores.get("threshold")
+    recorded = [
+        (f"scores.{name}.threshold", scores["task"], scores.get("threshold"))
+        for name, scores in model_file.scores.items()
+    ]
+    recorded += [(f"thresholds.{name}", name, value) for name, value in model_file.thresholds.items()]
+    for key, name, threshold in recorded:
+        task = by_name.get(name)
         if task is None or threshold is None or not task.type.has_threshold(task):
             continue
         if expected := task.type.threshold_problem(task, threshold):
-            problem = f"{file}: scores.{name}.threshold = {brief(threshold)} is not valid"
+            problem = f"{file}: {key} = {brief(threshold)} is not valid"
             raise UserError(problem, expected=expected, hint=hint)

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from mtkd.model_files import SavedScores
 from tasks.common.errors import UserError
 from tasks.common.records import Count, Seed, Size, read_record
+from tasks.common.text_format import score_text
 
 RUN_FILE = "run.json"
 _FINISHED = ("identity", "versions", "machine", "parameters", "scores", "training")  # keys of a finished run
@@ -155,7 +156,9 @@ def kept_weights(record: dict[str, Any]) -> list[str]:
         values = next(values for values in history if values["epoch"] == kept)
         metric = next(key for key in values if key not in _NOT_WATCHED)
         which = f"of epoch {kept} of {epochs}" if kept else "from before training, because no epoch is better"
-        text = f"kept the weights {which} (validation {metric} {values[metric]:.3f}{precision})."
+        text = (
+            f"kept the weights {which} (validation {metric} {score_text(values[metric], metric)}{precision})."
+        )
         sentences.append(f"Stage {name}: {text}" if name else text[0].upper() + text[1:])
     return sentences
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,13 @@ from tasks.common.errors import UserError, counted, reason_of
 from tasks.common.sha256 import digest_file
 from tasks.data.predicted_columns import predict_in_memory
 from tasks.data.rows import Rows
-from tasks.model_tasks import mapped_logits, prediction_records, recorded_threshold, task_of_model
+from tasks.model_tasks import (
+    mapped_logits,
+    prediction_records,
+    recorded_threshold,
+    task_of_model,
+    with_text_columns,
+)
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import PADDED, Encoded, TokenArrays, length_sorted_batches, pad_rows
@@ -63,7 +69,7 @@ class OnnxModel:
                 raise UserError(f"{path / file} {damage_of(path / file)}", hint=EXPORT_AGAIN)
         model = read_model_file(path)
         self.tasks = {task.head: task for task in model.tasks}
-        self._scores = model.scores
+        self._thresholds = model.known_thresholds
         tokeniser = Tokeniser(SavedTokeniser(path, self.record["tokeniser"]))  # type: ignore[arg-type]
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
@@ -121,10 +127,16 @@ class OnnxModel:
 
     @checked
     def predict(
-        self, task: TaskSpec | None, rows: Any, *, batch: PositiveInt = 64, replace: bool = False
+        self,
+        task: TaskSpec | None,
+        rows: Any,
+        *,
+        columns: Sequence[str] = (),
+        batch: PositiveInt = 64,
+        replace: bool = False,
     ) -> Any:
         """Predict the labels of rows; see `mtkd.Model.predict`."""
-        known_task = self.task(task)
+        known_task = with_text_columns(self.task(task), columns)
         return predict_in_memory(
             lambda found: self.predict_rows(known_task, found, batch), known_task, rows, replace
         )
@@ -141,7 +153,7 @@ class OnnxModel:
         reader = self.reader_of(task)
         encoded = Encoded.encode(reader.rows(rows), reader.tokeniser)
         logits = self.logits(task, encoded, batch)
-        threshold = recorded_threshold(self._scores, task, self.tasks)
+        threshold = recorded_threshold(self._thresholds, task, self.tasks)
         return list(prediction_records(task, reader, encoded, logits, threshold, truncated))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,23 @@ def task_of_model(spec: TaskSpec | None, known: Collection[Task]) -> Task:
         )
     require_heads({task.head: task for task in known}, tasks, "the model")
     return tasks[0]
+
+
+def with_text_columns(task: Task, columns: Sequence[str]) -> Task:
+    """The task with its texts in columns of other names.
+
+    Args:
+        columns: one name for each text; () = those of the task.
+
+    Raises:
+        UserError: these are more or fewer names than the task has texts.
+    """
+    if len(columns) not in (0, len(task.columns)):
+        raise UserError(
+            f"`columns={list(columns)}` has {counted(len(columns), 'name')}",
+            expected=f"one for each text of the task {task.name!r}: {', '.join(task.columns)}",
+        )
+    return replace(task, columns=tuple(columns) or task.columns)
 
 
 def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -> None:
@@ -110,19 +128,18 @@ def mapped_logits(task: Task, trained: Task, logits: np.ndarray) -> np.ndarray:
     return np.stack([np.logaddexp.reduce(logits[:, mask], axis=1) for mask in columns], axis=1)
 
 
-def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task, heads: Mapping[str, Task]) -> Any:
+def recorded_threshold(thresholds: Mapping[str, Any], task: Task, heads: Mapping[str, Task]) -> Any:
     """The best threshold (`TaskType.best_threshold`) on the validation rows of the task that the head was
     trained on, or None.
 
     Args:
-        scores: the recorded validation scores of a model (`ModelInfo.scores`).
+        thresholds: task -> its recorded threshold, for the tasks of a model that have one.
         heads: head name -> the task that it was trained on.
     """
     if not task.type.has_threshold(task):
         return None
     names = heads.get(task.head, task).name, task.head  # an export can name the head after another task
-    thresholds = (s.get("threshold") for s in scores.values() if s["task"] in names)
-    return next((value for value in thresholds if value is not None), None)
+    return next((thresholds[name] for name in names if name in thresholds), None)
 
 
 def prediction_records(

@@ -10,9 +10,13 @@ from mtkd.api.argument_types import Model, RecordedData, Settings, UnlabelledFil
 from mtkd.api.training_request import paths_as_text, saved_path
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import NonNegativeInt, PositiveInt, Seed, checked
+from tasks.common.errors import UserError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from mtkd.jobs.grid.compare_table import Table
+    from mtkd.jobs.grid.grid_plan import PlannedRun
 
 
 @checked
@@ -20,7 +24,7 @@ def compare(
     grid: str | Path,
     *,
     data: RecordedData | Sequence[RecordedData] | None = None,
-    out: str | Path,
+    out: str | Path | None = None,
     teacher: str | Path | Model | None = None,
     teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
     store: str | Path | None = None,
@@ -40,8 +44,9 @@ def compare(
     baselines: bool = True,
     bench: bool = True,
     jobs: PositiveInt = 1,
+    dry_run: bool = False,
     say: Callable[[str], None] = print,
-) -> Table:
+) -> Table | DataFrame:
     """Run a grid of recipes x settings x tasks x seeds and gather one table: scores, costs and differences.
 
     Each run is a separate process. Finished runs are not repeated, and a failed run does not stop the others.
@@ -50,6 +55,7 @@ def compare(
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
         data: "pocket", "hub" or a directory, or several of these.
+        out: the output directory; not needed with `dry_run`.
         teacher: a run of `refine`, a model, or a fine-tuned checkpoint of transformers; `{task}` in a path
             stands for the task. It also replaces the teacher that a grid refines.
         teacher_labels: task -> its labels in the order of the outputs of such a checkpoint, if the checkpoint
@@ -72,12 +78,16 @@ def compare(
             "teacher"; by default the grid's, or its first cell.
         baselines: also show the best constant prediction, a linear model on a frozen encoder, and, for pairs
             of texts, the zero-shot cosine (with a fitted threshold for two labels).
-        bench: also time the inference of one student of each architecture, after the scores are written.
+        bench: also time the inference of one student of each architecture, after the scores are written. If
+            False, times that an earlier call has measured for the same models are kept.
         jobs: the number of runs at the same time; the CPU cores are divided among them.
+        dry_run: run nothing, and return the commands. Placeholders such as TEACHER stand for missing inputs.
         say: called with each line of progress, such as the start or failure of a run.
 
     Returns:
-        The table; `out` also holds it as compare.json and compare.md.
+        The table; `out` also holds it as compare.json and compare.md. With `dry_run`, a DataFrame with a row
+        for each command, in an order in which they can run, and the columns "cell" (the first that needs
+        it), "tasks", "seed", "command" and "finished".
 
     Raises:
         UserError: there is no such grid, cell or setting; an input that every cell needs is missing; no cell
@@ -85,10 +95,8 @@ def compare(
     """
     from mtkd.jobs.grid import compare as job
 
-    loaded, inputs = plan_grid(
-        grid,
+    arguments = dict(
         data=data,
-        out=out,
         teacher=teacher,
         teacher_labels=teacher_labels,
         store=store,
@@ -110,7 +118,56 @@ def compare(
         jobs=jobs,
         say=say,
     )
+    if dry_run:
+        return _plan_as_frame(str(grid), out, arguments)
+    if out is None:
+        raise UserError(
+            "`out` is missing", expected="a directory", hint="`dry_run=True` returns the commands without it"
+        )
+    loaded, inputs = plan_grid(grid, out=out, **arguments)
     return job.run_grid(loaded, inputs, say, jobs)
+
+
+def _plan_as_frame(grid: str, out: str | Path | None, arguments: Mapping[str, Any]) -> DataFrame:
+    """The commands of a grid's runs, each with the first cell that needs it; placeholders are explained."""
+    from pandas import DataFrame
+
+    from mtkd.jobs.grid.placeholders import placeholder_notes
+
+    planned, hints = plan_dry_run(grid, arguments, out=Path(out or Path(grid).stem), only_grid=True)
+    records = {
+        job: (run.cell, run.task_spec, run.seed, job.command_line, job.finished)
+        for run in reversed(planned)
+        for job in run.jobs
+    }
+    jobs = dict.fromkeys(job for run in planned for job in run.jobs)
+    frame = DataFrame(
+        [records[job] for job in jobs], columns=["cell", "tasks", "seed", "command", "finished"]
+    )
+    for note in placeholder_notes(frame["command"], hints, without_out=out is None):
+        arguments["say"](note)
+    return frame
+
+
+def plan_dry_run(
+    grid: str, arguments: Mapping[str, Any], *, out: Path, only_grid: bool = False
+) -> tuple[list[PlannedRun], dict[str, str]]:
+    """The runs of a grid, and for each missing input the hint that says how to pass it.
+
+    Args:
+        arguments: the arguments of `compare`, except `dry_run`.
+        only_grid: whether an input that this grid does not use is an error.
+    """
+    from mtkd.jobs.grid.grid_checks import check_given_paths, refuse_unused
+    from mtkd.jobs.grid.grid_plan import plan_runs
+    from mtkd.jobs.grid.placeholders import fill_placeholders
+
+    loaded, inputs = plan_grid(grid, **{**arguments, "out": out})
+    check_given_paths(loaded, inputs)
+    if only_grid:
+        refuse_unused(loaded, inputs)
+    inputs, hints = fill_placeholders(loaded, inputs)
+    return plan_runs(loaded, inputs), hints
 
 
 @remote_paths("data", "teacher", "store", "text", "encoder", "corpus", "tasks", "unlabelled", "settings")

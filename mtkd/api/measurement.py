@@ -15,7 +15,7 @@ from mtkd.runtime import OnnxModel
 from tasks.common.arguments import PositiveInt, Threads, checked
 from tasks.common.errors import UserError, warn_caller
 from tasks.common.hub_loading import did_you_mean_model, is_hub_name
-from tasks.model_tasks import task_of_model
+from tasks.model_tasks import task_of_model, with_text_columns
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def predict(
     out: str | Path,
     *,
     teacher_labels: str | Mapping[str, str | Sequence[str]] | Sequence[str] | None = None,
+    columns: Sequence[str] = (),
     format: str | None = None,
     block: PositiveInt = ROWS_PER_BLOCK,
     batch: PositiveInt = 64,
@@ -124,6 +125,7 @@ def predict(
         teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
         source: the file of rows, with the task's text columns; "-" or "/dev/stdin" = standard input.
         out: the file to write; "-" or "/dev/stdout" = standard output.
+        columns: the text columns of the file in the order of the task's, if they have other names.
         format: "jsonl", "csv", "tsv" or "parquet", for files without such a suffix, and for standard input
             and output. By default, standard input is JSON lines, and the output has the input's format.
         block: rows read at once; they are sorted by length, which saves padding.
@@ -151,7 +153,7 @@ def predict(
         if device not in (None, "cpu"):
             raise UserError(f"`device={device!r}`: an exported model runs on the CPU", expected="cpu")
         exported = OnnxModel(model, threads=threads or 0)
-        resolved_task = task_of_model(task, list(exported.tasks.values()))
+        resolved_task = with_text_columns(task_of_model(task, list(exported.tasks.values())), columns)
         return predict_file(
             lambda rows, truncated: exported.predict_rows(resolved_task, rows, batch, truncated),
             resolved_task,
@@ -170,7 +172,7 @@ def predict(
     elif isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
         model_directory(Path(model))  # an error for a pretrained encoder, which `load` would accept
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
-    resolved_task, module = loaded.task(task), loaded._loaded()
+    resolved_task, module = with_text_columns(loaded.task(task), columns), loaded._loaded()
     torch.set_num_threads(threads or threads_before)
     try:
         return predict_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 
 from mtkd.api.argument_types import AnyModel
 from mtkd.api.model_arguments import evaluated_model, own_directory, path_of
-from mtkd.api.saved_copies import holds_copy
+from mtkd.api.saved_copies import holds_copy, with_valid_scores
 from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.model_origin import label_limit, pretrained_encoder
+from mtkd.models.digest import digest_weights
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
@@ -28,7 +30,7 @@ from tasks.common.errors import UserError
 from tasks.common.progress import progress
 from tasks.data.predicted_columns import predict_in_memory
 from tasks.data.rows_in_memory import texts_to_encode
-from tasks.model_tasks import task_of_model
+from tasks.model_tasks import task_of_model, with_text_columns
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 from tasks.tokens.encoding import Encoded
@@ -50,11 +52,12 @@ class Model:
     @checked
     def __init__(self, source: str | Path | MultiTaskModel, *, device: Device | None = None):
         self._device = find_device(device)
-        self._may_be_changed = False  # the user has had the module
+        self._scored: str | None = None  # the digest of the weights before the user was given the module
         self._module: MultiTaskModel | None = None
         self._named: Path | None = None
         if isinstance(source, MultiTaskModel):
             self._module = source.to(self._device)
+            self._scored = digest_weights(source) if source.info.scores else None
             self._tasks, self._info = list(source.tasks.values()), source.info
         else:
             self._named = Path(source) if Path(source).exists() else model_directory(Path(source))
@@ -83,8 +86,10 @@ class Model:
         Raises:
             UserError: the directory no longer holds the files of this model.
         """
-        self._may_be_changed = True
-        return self._loaded()
+        module = self._loaded()
+        if self._scored is None:
+            self._scored = digest_weights(module)
+        return module
 
     def _loaded(self) -> MultiTaskModel:
         """The torch module, which is loaded when it is first used."""
@@ -148,7 +153,13 @@ class Model:
 
     @checked
     def predict(
-        self, task: TaskSpec | None, rows: Any, *, batch: PositiveInt = 64, replace: bool = False
+        self,
+        task: TaskSpec | None,
+        rows: Any,
+        *,
+        columns: Sequence[str] = (),
+        batch: PositiveInt = 64,
+        replace: bool = False,
     ) -> Any:
         """Predict the labels of rows.
 
@@ -157,6 +168,7 @@ class Model:
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
                 an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
                 columns.
+            columns: the text columns of `rows` in the order of the task's, if they have other names.
             batch: rows per forward pass.
             replace: replace columns of a DataFrame that have the name of an added column; otherwise such
                 columns are an error.
@@ -170,7 +182,7 @@ class Model:
                 value is not text. Missing values of a DataFrame or Series are read as empty texts, as in a
                 CSV file, with a warning.
         """
-        known_task = self.task(task)
+        known_task = with_text_columns(self.task(task), columns)
         return predict_in_memory(
             lambda found: predict_rows(self._loaded(), known_task, found, batch), known_task, rows, replace
         )
@@ -268,7 +280,8 @@ class Model:
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
 
-        If the directory already holds a saved copy of this model, nothing is written.
+        If the directory already holds a saved copy of this model, nothing is written. If the weights of
+        `module` were changed, the copy has no `scores`, because these belong to other weights.
 
         Args:
             directory: a new or empty directory, or one that an earlier call has written.
@@ -278,9 +291,10 @@ class Model:
         Raises:
             UserError: the directory holds another model, a run, an export, or other files.
         """
-        path, module = Path(directory), self._loaded()
+        path, module = Path(directory), with_valid_scores(self._loaded(), self._scored)
         if not holds_copy(path, module, overwrite):
             module.save(path)
             if self.path and self.path.is_dir() and self.path.samefile(path):
                 self._digests = recorded_digests(path)
+                self._loaded().info = self._info = module.info
         return path

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.api.argument_types import Model
-from mtkd.api.saved_copies import is_saved_in
+from mtkd.api.saved_copies import is_saved_in, with_valid_scores
 from mtkd.jobs.open_model import EvaluatedModel
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import recorded_digests
@@ -32,7 +32,7 @@ def current_source(model: Model) -> Path | MultiTaskModel:
     """
     directory, module = own_directory(model), model._module
     if directory is None or (
-        module is not None and model._may_be_changed and not is_saved_in(directory, module)
+        module is not None and model._scored is not None and not is_saved_in(directory, module)
     ):
         return model._loaded()
     return directory
@@ -65,7 +65,9 @@ def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | 
     """The directory of a model whose weights are not loaded yet; otherwise its module."""
     if not isinstance(model, Model):
         return Path(model) if model is not None else None
-    return model._module or current_source(model)
+    if model._module is None:
+        return current_source(model)
+    return with_valid_scores(model._module, model._scored)
 
 
 def path_of(model: Any) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from itertools import islice
 from pathlib import Path
@@ -46,6 +47,19 @@ def holds_copy(path: Path, module: MultiTaskModel, overwrite: bool) -> bool:
             f"{path} holds another model", hint="replace it with `overwrite=True`, or name another directory"
         )
     return True
+
+
+def with_valid_scores(module: MultiTaskModel, scored: str | None) -> MultiTaskModel:
+    """The module, or a copy without recorded scores if its weights have changed since they were measured.
+
+    Args:
+        scored: the digest of the weights that were scored; None if they cannot have changed.
+    """
+    if scored is None or not module.info.scores or digest_weights(module) == scored:
+        return module
+    changed = copy.copy(module)  # with the same weights
+    changed.info = module.info.without_scores()
+    return changed
 
 
 def is_saved_in(directory: Path, module: MultiTaskModel) -> bool:

@@ -10,9 +10,8 @@ from typing import Any
 
 from mtkd.cli.flags import as_options
 from mtkd.cli.options import echo, say
-from mtkd.jobs.grid.grid_checks import check_given_paths, refuse_unused
-from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
-from mtkd.jobs.grid.placeholders import fill_placeholders
+from mtkd.jobs.grid.grid_plan import PlannedRun
+from mtkd.jobs.grid.placeholders import placeholder_notes
 from tasks.common.errors import UserError, counted
 
 
@@ -22,10 +21,14 @@ def print_grid(name: str, options: Mapping[str, Any]) -> None:
     Args:
         options: the arguments of `mtkd.compare`; `out` may be None.
     """
-    planned, hints = _plan(name, options, out=options["out"] or Path(Path(name).stem), only_grid=True)
-    for command in _commands(planned):
+    from mtkd.api.grid_runs import plan_dry_run
+
+    out = options["out"] or Path(Path(name).stem)
+    planned, hints = plan_dry_run(name, options, out=out, only_grid=True)
+    commands = _commands(planned)
+    for command in commands:
         echo(command)
-    _print_notes(planned, hints, without_out=options["out"] is None)
+    _print_notes(commands, hints, without_out=options["out"] is None)
 
 
 def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
@@ -38,27 +41,29 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
     Raises:
         UserError: no grid can run with these options.
     """
+    from mtkd.api.grid_runs import plan_dry_run
     from mtkd.grids import grid_names, load_grid
 
     blocks: list[str] = []
-    all_runs: list[PlannedRun] = []
+    all_commands: list[str] = []
     all_hints: dict[str, str] = {}
     refused: list[UserError] = []
     for name in grid_names():
         grid, out = load_grid(name, {}, {}), (options["out"] or Path()) / name
         description = f"{grid.title}; {grid.source}"
         try:
-            planned, hints = _plan(name, options, out=out)
+            planned, hints = plan_dry_run(name, options, out=out)
         except UserError as error:
             refused.append(error)
             blocks.append(f"# {name}: {description}\n{as_options(_why_not(error))}")
             continue
-        all_runs += planned
-        all_hints |= {key: all_hints.get(key, hint) for key, hint in hints.items()}
         commands = _commands(planned)
+        runs = counted(len(commands), "run")
+        all_hints |= {key: all_hints.get(key, hint) for key, hint in hints.items()}
         if one_command:
             commands = [shlex.join(["mtkd", *_words_for_grid(sys.argv[1:], name, [*hints], out)])]
-        runs = counted(len(_commands(planned)), "run")
+        else:
+            all_commands += commands
         blocks.append("\n".join([f"# {name} ({runs}): {description}", *commands]))
     none_left = len(refused) == len(blocks)
     if none_left and len({error.problem for error in refused}) == 1:
@@ -66,7 +71,7 @@ def print_all_grids(options: Mapping[str, Any], *, one_command: bool) -> None:
     echo("\n\n".join(blocks))
     if none_left:
         raise UserError("no built-in grid can run with these options", hint="the reasons are above")
-    _print_notes([] if one_command else all_runs, all_hints, without_out=options["out"] is None)
+    _print_notes(all_commands, all_hints, without_out=options["out"] is None)
     if one_command:
         say("\nadd --dry-run to print the commands of one grid; `mtkd compare all --dry-run` prints all")
 
@@ -79,41 +84,16 @@ def _why_not(error: UserError) -> str:
     )
 
 
-def _plan(
-    name: str, options: Mapping[str, Any], *, out: Path, only_grid: bool = False
-) -> tuple[list[PlannedRun], dict[str, str]]:
-    """The runs of a grid, and for each missing input the hint that says how to pass it.
-
-    Args:
-        only_grid: whether an input that this grid does not use is an error.
-    """
-    from mtkd.api.grid_runs import plan_grid
-
-    grid, inputs = plan_grid(name, **{**options, "out": out})
-    check_given_paths(grid, inputs)
-    if only_grid:
-        refuse_unused(grid, inputs)
-    inputs, hints = fill_placeholders(grid, inputs)
-    return plan_runs(grid, inputs), hints
-
-
 def _commands(planned: Sequence[PlannedRun]) -> list[str]:
     """The command lines of some runs, without duplicates."""
     jobs = dict.fromkeys(job for run in planned for job in run.jobs)
-    return [f"mtkd {shlex.join(job.command)}" for job in jobs]
+    return [job.command_line for job in jobs]
 
 
-def _print_notes(planned: Sequence[PlannedRun], hints: Mapping[str, str], *, without_out: bool) -> None:
+def _print_notes(commands: Sequence[str], hints: Mapping[str, str], *, without_out: bool) -> None:
     """Explain the placeholders in the commands."""
-    for name, hint in hints.items():
-        say(f"{name.upper()} is a placeholder: for a run, {as_options(hint)}")
-    if without_out:
-        say("the directory is named after the grid: for a run, pass --out DIR")
-    if any("--steps 'STEPS OF " in command for command in _commands(planned)):
-        say(
-            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
-            "command for some of its tasks gets the share of these tasks"
-        )
+    for note in placeholder_notes(commands, hints, without_out=without_out):
+        say(as_options(note))
 
 
 def _words_for_grid(words: Sequence[str], name: str, missing: Sequence[str], out: Path) -> list[str]:

@@ -13,6 +13,7 @@ from mtkd.cli.option_values import NON_NEGATIVE_INT
 from mtkd.cli.options import echo, quiet_option, say, table
 from mtkd.run_record import read_run_record
 from tasks.common.files import write_json
+from tasks.common.text_format import score_text
 
 # Step of the pipeline -> its name in demo.json.
 STEP_NAMES = {
@@ -134,7 +135,7 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
         "distilled",
         "then fine-tuned",
     )
-    rows = [(name, *(f"{value:.3f}" for value in line.values())) for name, line in scores.items()]
+    rows = [(name, *map(score_text, line.values())) for name, line in scores.items()]
     table(columns, rows, "Scores on validation rows")
     average = scores["average"]
     points = [f"{100 * value:+.1f}" for value in (gain.difference, gain.low, gain.high)]
@@ -171,5 +172,5 @@ def _pareto_front(average: Mapping[str, float], speed: float) -> str:
     front = [p for p in points if not any(q[1:] != p[1:] and q[1] >= p[1] and q[2] >= p[2] for q in points)]
     front.sort(key=lambda point: point[2])
     return ", ".join(
-        f"{STEP_NAMES[name]} {score:.3f} at {times:.1f}x the speed" for name, score, times in front
+        f"{STEP_NAMES[name]} {score_text(score)} at {times:.1f}x the speed" for name, score, times in front
     )

@@ -89,7 +89,8 @@ def _command(call: re.Match[str]) -> str:
         return call[0]
     positional = " ".join(_word(ast.unparse(value)) for value in parsed.args)
     words = [command.format(positional)] if "{}" in command else [command, *filter(None, [positional])]
-    words += [_option(str(keyword.arg), ast.unparse(keyword.value)) for keyword in parsed.keywords]
+    values = {str(keyword.arg): ast.unparse(keyword.value) for keyword in parsed.keywords}
+    words += [_option(name, value) for name, value in values.items() if value != "None"]
     return " ".join(words + ["..."] * (arguments != given))
 
 

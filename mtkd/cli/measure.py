@@ -21,6 +21,7 @@ from mtkd.cli.options import (
     warn,
 )
 from tasks.common.arguments import MAX_BATCH, MAX_ROUNDS, MAX_TOKENS
+from tasks.common.text_format import score_text
 
 if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
@@ -135,7 +136,7 @@ def _draw_classes(name: str, report: ClassReport) -> None:
         title += f": the {MAX_CLASSES} of {len(report.classes)} with the lowest F1 (--json has all)"
     shown = [(report.classes[index], report.confused_with(index)) for index in order]
     rows = [
-        (c.label, f"{c.precision:.3f}", f"{c.recall:.3f}", f"{c.f1:.3f}", f"{c.support:,}", confused)
+        (c.label, *map(score_text, (c.precision, c.recall, c.f1)), f"{c.support:,}", confused)
         for c, confused in shown
     ]
     table(("class", "precision", "recall", "F1", "rows", "most often predicted instead"), rows, title)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The parameters that only apply to --in and --out.
 _FILE_OPTIONS = (
-    *("task", "teacher_labels", "source", "out", "format"),
+    *("task", "teacher_labels", "source", "out", "columns", "format"),
     *("block", "threads", "probabilities", "replace"),
 )
 
@@ -52,6 +52,11 @@ _FILE_OPTIONS = (
     type=PATH,
     metavar="FILE",
     help="the output file, in any format of --in; - = standard output",
+)
+@click.option(
+    "--columns",
+    metavar="A[,B]",
+    help="the text columns of --in, in the order of the task's  [default: the names of the task's]",
 )
 @click.option(
     "--format",
@@ -96,6 +101,7 @@ def predict(
     folder: Path | None,
     batch: int,
     device: str | None,
+    columns: str | None,
     json_file: str | None,
     **options: Any,
 ) -> None:
@@ -125,6 +131,7 @@ def predict(
         )
     if json_file == "-" and output_path(out) == STANDARD:
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
+    options["columns"] = columns.split(",") if columns else ()
     count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **options)
     show(
         {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")

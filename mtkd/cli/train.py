@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
+from tasks.common.text_format import score_text
 from tasks.common.urls import url_of
 
 if TYPE_CHECKING:
@@ -175,10 +175,11 @@ def draw_scores(record: dict[str, Any]) -> None:
             name,
             f"{s['rows']:,}",
             ", ".join(
-                f"{metric} {value:.3f}" for metric, value in (s["metrics"] | s.get("details", {})).items()
+                [f"{metric} {score_text(value, metric)}" for metric, value in s["metrics"].items()]
+                + [f"{name} {value:.3f}" for name, value in s.get("details", {}).items()]
             ),
-            f"{s['primary']:.3f}",
-            "-" if math.isnan(s["majority"]) else f"{s['majority']:.3f}",
+            score_text(s["primary"]),
+            score_text(s["majority"]),
         )
         for name, s in scored.items()
     ]
@@ -187,11 +188,12 @@ def draw_scores(record: dict[str, Any]) -> None:
     else:
         echo("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
     if start := start_scores(record):
-        echo(f"scores before training: {', '.join(f'{name} {value:.3f}' for name, value in start.items())}")
+        scores = ", ".join(f"{name} {score_text(value)}" for name, value in start.items())
+        echo(f"scores before training: {scores}")
     if size := record.get("parameters"):
         echo(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:
-        tried = ", ".join(f"{rate}: {value:.4f}" for rate, value in record["tried"].items())
         metric = record["identity"]["settings"]["train"]["metric"]
+        tried = ", ".join(f"{rate}: {score_text(v, metric, 2)}" for rate, v in record["tried"].items())
         criterion = f"the validation {metric}" if metric in ("loss", "score") else metric
         echo(f"learning rate {record['learning_rate']:g}, chosen by {criterion} ({tried})")

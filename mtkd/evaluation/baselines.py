@@ -11,6 +11,7 @@ from mtkd.evaluation.differences import paired_difference, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores
 from tasks.common.errors import counted
+from tasks.common.text_format import score_text
 from tasks.data.rows import Rows
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
@@ -196,8 +197,8 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         gap = paired_difference([model], [constant])
         if gap.verdict != "better":
             messages.append(
-                f"{score.task}/{score.split}: the score {gap.score:.3f} is not clearly better than "
-                f"{task.type.baseline} ({gap.reference:.3f}): the 95% interval of the difference on "
-                f"{counted(score.rows, 'row')} is {gap.low:+.3f} to {gap.high:+.3f}."
+                f"{score.task}/{score.split}: the score {score_text(gap.score)} is not clearly better than "
+                f"{task.type.baseline} ({score_text(gap.reference)}): the 95% interval of the difference on "
+                f"{counted(score.rows, 'row')} is {100 * gap.low:+.1f} to {100 * gap.high:+.1f} points."
             )
     return messages

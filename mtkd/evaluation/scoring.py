@@ -19,6 +19,7 @@ from mtkd.run_record import RUN_FILE
 from tasks.common.digests import check_digests
 from tasks.common.errors import UserError, counted
 from tasks.common.files import check_output_file
+from tasks.common.text_format import score_text
 from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
@@ -54,8 +55,10 @@ class TaskScores:
     predictions: RowPredictions | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        metrics = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
-        constant = "" if math.isnan(self.majority) else f", best constant prediction {self.majority:.3f}"
+        metrics = ", ".join(f"{name} {score_text(value, name)}" for name, value in self.metrics.items())
+        constant = (
+            "" if math.isnan(self.majority) else f", best constant prediction {score_text(self.majority)}"
+        )
         return f"<TaskScores {self.task}/{self.split}, {counted(self.rows, 'row')}: {metrics}{constant}>"
 
     def to_json(self) -> dict[str, Any]:

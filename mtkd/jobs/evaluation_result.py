@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mtkd.evaluation.class_report import ClassReport
 from mtkd.evaluation.differences import Difference
 from mtkd.evaluation.scoring import TaskScores, averages, by_task
-from tasks.common.text_format import aligned
+from tasks.common.text_format import aligned, score_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,9 +38,9 @@ class Evaluation(Mapping[str, TaskScores]):
         lines = [("task", "rows", "score", "best constant prediction", "metrics")]
         task_averages = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **task_averages}.items():
-            metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
-            constant = "-" if math.isnan(score.majority) else f"{score.majority:.3f}"
-            lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", constant, metrics))
+            metrics = ", ".join(f"{metric} {score_text(value)}" for metric, value in score.metrics.items())
+            constant = score_text(score.majority)
+            lines.append((name, f"{score.rows:,}", score_text(score.primary), constant, metrics))
         table = aligned(lines)
         for reference, differences in self.differences.items():
             head = ("task", "score", "reference", "difference", "95% interval", "")

@@ -153,9 +153,8 @@ def _check_origin(
         origin = replace(origin, soft=None)  # as in the corpus, since unlabelled rows have no soft labels
     if digest(origin) != entry.source_digest:
         raise UserError(
-            f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
-            hint="make one from them: "
-            f"`mtkd.augment.mask(data={source.name!r}, tasks={task.name!r}, out='DIR')`",
+            f"the corpus {corpus} was not made from the {task.name} rows of {source.described}",
+            hint=f"make one from them: `mtkd.augment.mask({source.arguments(task)}, out='DIR')`",
         )
     if requested is None:
         return

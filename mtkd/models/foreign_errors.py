@@ -7,11 +7,17 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 import torch
+from torch import nn
 
 from tasks.common.errors import UserError
 
 # Kinds of errors -> how to fix the most frequent mistake behind them.
 Hints = Mapping[tuple[type[Exception], ...], str]
+
+
+def class_of(module: nn.Module) -> type:
+    """The class of a module, also if FSDP has replaced it by a subclass."""
+    return next(base for base in type(module).__mro__ if not base.__module__.startswith("torch."))
 
 
 def is_foreign(kind: type) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER, is_hub_name
-from tasks.common.text_format import markdown_cell
+from tasks.common.text_format import markdown_cell, score_text
 from tasks.common.urls import as_url
 from tasks.task import Task
 
@@ -28,7 +28,7 @@ _TEXT = """\
 
 {description}
 
-| task | input | output | validation scores{of_scores} |
+| task | input | output | validation scores{of_scores}, in percent |
 | --- | --- | --- | --- |
 {tasks}
 {rounded}
@@ -122,7 +122,7 @@ def usage(task: Task | None, load: str) -> str:
 def _task_row(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
     task_scores = [score for score in scores.values() if score["task"] == task.name]
     metrics = "; ".join(
-        ", ".join(f"{name} {value:.3f}" for name, value in score["metrics"].items())
+        ", ".join(f"{name} {score_text(value)}" for name, value in score["metrics"].items())
         + (f" ({score['split']})" if len(task_scores) > 1 else "")
         for score in task_scores
     )

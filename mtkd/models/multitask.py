@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.run_encoder import run_encoder
+from mtkd.models.encoders.run_encoder import check_vocabulary, run_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_linear import use_linear
@@ -63,11 +63,7 @@ class MultiTaskModel(nn.Module):
         use_dropout(encoder)
         use_linear(encoder)
         self.tasks = {task.head: task for task in tasks}
-        if tokeniser.vocab_size > (n_embeddings := len(encoder.embeddings.weight)):
-            raise UserError(
-                f"the tokeniser has {tokeniser.vocab_size:,} tokens, the encoder {n_embeddings:,} embeddings",
-                hint="use the tokeniser that the encoder was trained with",
-            )
+        check_vocabulary(encoder, tokeniser.vocab_size)
         self.set_max_length(info.max_length)
         self._set_heads({name: self._new_head(task) for name, task in self.tasks.items()})
 
@@ -175,7 +171,7 @@ class MultiTaskModel(nn.Module):
 
     def threshold(self, task: Task) -> Any:
         """The best threshold on the validation rows of the task that the head was trained on, or None."""
-        return recorded_threshold(self.info.scores, task, self.tasks)
+        return recorded_threshold(self.info.known_thresholds, task, self.tasks)
 
     def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks, and add a new head for each task that has none.

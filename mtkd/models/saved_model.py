@@ -151,9 +151,13 @@ def model_directory(directory: Path) -> Path:
         encoder = similar if similar == DEFAULT_ENCODER else directory
         parent_exists = directory.parent != Path() and directory.parent.is_dir()
         is_local = similar != DEFAULT_ENCODER and (similar or parent_exists)
-        hint = f"turn a pretrained encoder into a model: `mtkd.refine(encoder={str(encoder)!r}, ...)`"
+        hint = (
+            "check the path; a pretrained encoder becomes a model by training: "
+            f"`mtkd.refine(encoder={str(encoder)!r}, ...)`"
+        )
         on_hub = "/" in str(directory) and is_hub_name(str(directory))
-        more = " and no such mtkd model on the hub" if on_hub else did_you_mean_model(str(directory))
+        no_name = " and no such mtkd model on the hub" if on_hub else ""
+        more = did_you_mean_model(str(directory)) or no_name
         raise UserError(
             f"{directory} is a file" if directory.is_file() else f"there is no directory {directory}{more}",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",

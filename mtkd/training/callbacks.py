@@ -19,6 +19,8 @@ from tasks.common.digests import quick_digest
 from tasks.common.errors import UserError, brief, did_you_mean
 from tasks.common.progress import Advance, progress, say
 from tasks.common.reading import require_file
+from tasks.common.text_format import score_text
+from tasks.data.plain_text import HELD_OUT_TEXT
 
 LOG_STEPS = 20
 
@@ -278,9 +280,14 @@ class ProgressBar(Callback):
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
         """Print the epoch's scores."""
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in state.scores.items())
+        metrics = {HELD_OUT_TEXT: "loss"}
+        scores = ", ".join(
+            f"{name} {score_text(value, metrics.get(name, 'score'))}" for name, value in state.scores.items()
+        )
         shown_already = len(state.scores) == 1 and state.metric == "score"
-        watched = "" if state.value is None or shown_already else f" ({state.metric} {state.value:.4f})"
+        watched = ""
+        if state.value is not None and not shown_already:
+            watched = f" ({state.metric} {score_text(state.value, state.metric, 2)})"
         epoch = f"epoch {state.epoch}" if state.epoch else "before training"
         say(f"{state.label}: {epoch}: {scores}{watched}")
 

@@ -26,12 +26,12 @@ from mtkd.training.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
+from mtkd.training.divergence import not_finite
 from mtkd.training.interrupts import Interrupted
 from mtkd.training.joint_decisions import JointDecisions
 from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.step_plan import StepPlan
-from tasks.common.errors import UserError
 from tasks.common.progress import say
 
 StepData = TypeVar("StepData")  # what a step is computed from: its rows or batches
@@ -234,6 +234,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
         loss, *term_sums = self._decisions.sync([step_loss, *on_cpu[len(parts) + 1 :]])
         terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
+        if not self.position.step and not math.isfinite(loss):
+            self.check_outputs(plan)
         non_finite = [name for name, value in terms.items() if not math.isfinite(value)]
         self._check_finite(loss, self.position.step + 1, non_finite)
         self._check_finite(norm_value, self.position.step + 1)
@@ -263,21 +265,12 @@ class TrainingLoop(ABC, Generic[StepData]):
         """
         if math.isfinite(value):
             return
-        subject = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
+        added = [name for name in terms if self.is_added(name)]
         checkpoint = newest_checkpoint(self.checkpoints)
-        checkpoint_note = (
-            f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
-        )
-        hint = f"start over (`overwrite=True`) with {self.divergence_hint}"
-        if added := [name for name in terms if self.is_added(name)]:
-            check = (
-                f"check the formula of {', '.join(map(repr, added))} for divisions by 0, log(0) and sqrt(0)"
-            )
-            # Before the first step, the weights are not the cause.
-            hint = f"{check}, then start over (`overwrite=True`)" if step == 1 else f"{check}; or {hint}"
-        raise UserError(
-            f"{subject} not finite at step {step} (task {self.state.task!r}); {checkpoint_note}", hint=hint
-        )
+        raise not_finite(step, self.state.task, checkpoint, self.divergence_hint, terms, added)
+
+    def check_outputs(self, plan: StepPlan) -> None:
+        """Raise UserError if outputs of the model are the reason for a first loss that is not finite."""
 
     def is_added(self, term: str) -> bool:
         """Whether a loss term is not one of mtkd's own."""

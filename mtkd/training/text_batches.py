@@ -17,7 +17,7 @@ from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import DrawnRows
 from tasks.common.errors import UserError
-from tasks.data.plain_text import TEXT_TASK, TextFiles
+from tasks.data.plain_text import HELD_OUT, TEXT_TASK, TextFiles
 from tasks.task import Task
 from tasks.tokens.batch_stream import cut_by_tokens
 from tasks.tokens.batching import Collator
@@ -180,4 +180,4 @@ def held_out_loss(
 
 def held_out_scores(rows: int, loss: float) -> list[TaskScores]:
     """The loss on held-out rows as scores; `rows`: the number of rows."""
-    return [TaskScores(TEXT_TASK.name, "held-out", rows, {"loss": loss}, loss, float("nan"), loss)]
+    return [TaskScores(TEXT_TASK.name, HELD_OUT, rows, {"loss": loss}, loss, float("nan"), loss)]

@@ -28,6 +28,7 @@ from mtkd.train_settings import TrainSettings
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position
+from mtkd.training.divergence import check_encoder
 from mtkd.training.loop import TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.parallel_module import ParallelModule
@@ -173,6 +174,9 @@ class Trainer(TrainingLoop[StepBatches]):
             for part in zip(step_batches.batches, step_batches.weights, step_batches.batch_items, strict=True)
         ]
         return StepPlan(step_batches.task.name, micro_batches, self._logged_terms(num_items))
+
+    def check_outputs(self, plan: StepPlan) -> None:
+        check_encoder(self.train_module.model.encoder, plan)
 
     def is_added(self, term: str) -> bool:
         return not type(self.train_module.objective.terms[term]).__module__.startswith("mtkd.")

@@ -107,7 +107,7 @@ def _report_task(
     with contextlib.suppress(UserError):  # reported below
         suffices = unlabelled_rows_suffice(source, task, unlabelled)
     if not present and not suffices:
-        message = _why_missing(task, source, task.splits, f"{source.name!r} has no data for this task")
+        message = _why_missing(task, source, task.splits, f"{source.described} has no data for this task")
         return [], [*problems, Problem(task.name, None, message)]
     problems += _missing_splits(task, source, present, suffices)
     splits: list[SplitReport] = []

@@ -159,11 +159,18 @@ def from_hub(name: str, file: str) -> Path | None:
 
 
 def similar_model(name: str) -> str | None:
-    """The name most similar to that of a missing model: "minilm", or a directory beside it."""
+    """The name most similar to that of a missing model: "minilm", or a directory in the same place.
+
+    If the place itself does not exist, each part of the path may be misspelt.
+    """
     if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):
         return DEFAULT_ENCODER
     folder = Path(name).parent
     own_name = Path(name).name
+    if folder != Path() and not folder.is_dir():
+        place = similar_model(str(folder))
+        moved = Path(place or folder) / own_name
+        return str(moved) if moved.is_dir() else similar_model(str(moved)) if place else None
     names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own_name] if folder.is_dir() else []
     near = difflib.get_close_matches(own_name, names, n=1, cutoff=0.7)
     if not near and folder != Path():  # short names of runs, such as s1 and s2, have little in common

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -32,6 +33,13 @@ def duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def score_text(score: float, metric: str = "score", digits: int = 1) -> str:
+    """The value of a metric as it is printed: in percent, unless the metric is "loss"; NaN as "-"."""
+    if math.isnan(score):
+        return "-"
+    return f"{score:.{digits + 2}f}" if metric == "loss" else f"{100 * score:.{digits}f}"
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

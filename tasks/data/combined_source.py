@@ -17,6 +17,9 @@ class CombinedSource(DataSource):
         self._sources = list(sources)
         self.name = " + ".join(source.name for source in sources)
 
+    def arguments(self, task: Task) -> str:
+        return f"data=..., tasks={task.name!r}"
+
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
         return f"`mtkd.check_data` lists all problems of {task.name!r}"

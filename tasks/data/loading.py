@@ -67,24 +67,32 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
     return raw
 
 
-def unlabelled_rows(task: Task, table: RawTable) -> Rows:
+def unlabelled_rows(task: Task, table: RawTable, fix: str | None = None) -> Rows:
     """The rows of a table as unlabelled rows of a task; a label column is ignored.
+
+    Args:
+        fix: what to do if a text column is missing, for the hint; None = pass `columns` to `predict`.
 
     Raises:
         UserError: a row is invalid, or a column is missing.
     """
     unlabelled = _without_labels(task)
-    table = replace(table, table=fit_columns(unlabelled, "in", table))
+    table = replace(table, table=fit_columns(unlabelled, "in", table, fix or _name_columns(task)))
     return concat(_valid_parts(unlabelled, "in", iter([table]), table.path))
 
 
-def unlabelled_rows_or_none(task: Task, table: RawTable) -> Rows | None:
+def unlabelled_rows_or_none(task: Task, table: RawTable, fix: str | None = None) -> Rows | None:
     """Like `unlabelled_rows`; None if the file has no rows, but the right columns or none at all."""
     if table.table.num_rows or any(line.level == "error" for line in table.bad_lines):
-        return unlabelled_rows(task, table)
+        return unlabelled_rows(task, table, fix)
     if table.table.column_names:
-        fit_columns(_without_labels(task), "in", table)
+        fit_columns(_without_labels(task), "in", table, fix or _name_columns(task))
     return None
+
+
+def _name_columns(task: Task) -> str:
+    names = ["A", "B"][: len(task.columns)]
+    return f"rename one, or name those with the texts in their order: `columns={names}`"
 
 
 def _without_labels(task: Task) -> Task:

@@ -20,6 +20,8 @@ from tasks.data.text_lines import limited_lines, open_bytes, repeated_key
 from tasks.task import Task
 
 TEXT_TASK = Task("text", "text", ("text",), metrics=(), validation=(), test=())
+HELD_OUT = "held-out"  # the split of plain text on which the loss is measured
+HELD_OUT_TEXT = f"{TEXT_TASK.name}/{HELD_OUT}"  # its name among scores
 TEXTS_PER_CHUNK = 4096
 _FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
 _EDGE = 1 << 20

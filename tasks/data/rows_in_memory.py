@@ -80,4 +80,7 @@ def _rows_in_memory(task: Task, rows: Any, what: str) -> Rows | None:
             return None
         # The types of columns without values do not matter, only their names.
         table = pa.table({name: pa.array([], pa.string()) for name in table.column_names})
-    return unlabelled_rows_or_none(task, RawTable(table, what))
+    raw = RawTable(table, what)
+    if task is _TEXTS:
+        return unlabelled_rows_or_none(task, raw, "pass the values of one of them")
+    return unlabelled_rows_or_none(task, raw)

@@ -24,8 +24,13 @@ _REMEDIES = {
 }
 
 
-def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
+def fit_columns(
+    task: Task, split: str, raw: RawTable, fix: str = "rename one, or change the task"
+) -> pa.Table:
     """Return the table with text columns as strings, and with a label column if rows may lack labels.
+
+    Args:
+        fix: what to do if a text column is missing, for the hint.
 
     Raises:
         UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
@@ -41,9 +46,10 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
         if name not in table.column_names:
             near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
             nearest = f" (did you mean {near[0]!r}?)" if near else ""
+            change = fix if name in task.columns else "rename one"
             raise UserError(
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
-                hint=f"its columns are {shorten(present, name)}; rename one, or change the task",
+                hint=f"its columns are {shorten(present, name)}; {change}",
             )
         metadata = table.schema.field(name).metadata or {}
         for key, (expected, hint) in _REMEDIES.items():

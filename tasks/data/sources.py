@@ -123,10 +123,14 @@ class DataSource(ABC):
         """A warning if all these splits come from files outside the source's directory, which tasks name."""
         return None
 
+    def arguments(self, task: Task) -> str:
+        """The arguments that name this source and a task, for an example of a call in a hint."""
+        named = "TASK.toml" if task.files else task.name
+        return f"data={self.name!r}, tasks={named!r}"
+
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
-        named = "TASK.toml" if task.files else task.name
-        return f"`mtkd.check_data(data={self.name!r}, tasks={named!r})` lists all problems"
+        return f"`mtkd.check_data({self.arguments(task)})` lists all problems"
 
     def _folders(self) -> list[Path]:
         """The directories in which a task's own relative files are looked up."""
@@ -206,6 +210,9 @@ class FilesSource(DataSource):
                 hint="choose a source of rows: `data='DIR'`, `data='pocket'` or `data='hub'`",
             )
         return super()._find(task, split)
+
+    def arguments(self, task: Task) -> str:
+        return "data=None, tasks='TASK.toml'"
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""

@@ -81,6 +81,9 @@ class TableSource(DataSource):
         read = self._find_in_source(task, UNLABELLED)
         return super().unlabelled(task) if read is None else partial(read, False)
 
+    def arguments(self, task: Task) -> str:
+        return f"data=..., tasks={task.name!r}"
+
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
         return "`mtkd.check_data(data, tasks).all_problems` lists all problems"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.model_files import FORMAT, read_model_file
+from mtkd.model_files import FORMAT, ModelInfo, read_model_file
 from mtkd.models.saved_model import read_description
 from tasks.common.errors import UserError
 from tasks.glue import TASKS
@@ -46,6 +46,21 @@ def test_invalid_thresholds_are_errors_that_name_the_file_and_key(
 ) -> None:
     with pytest.raises(UserError, match=f"model.json: scores.{task.name}.threshold = .* is not valid"):
         read_model_file(written(tmp_path, task, threshold))
+
+
+def test_a_model_without_its_scores_keeps_its_thresholds(tmp_path: Path) -> None:
+    file = written(tmp_path, TOPICS, [0.5, 0, 1]) / "model.json"
+    found = read_model_file(tmp_path)
+    info = ModelInfo(
+        scores={**found.scores, "topics/more": {**found.scores["topics"], "threshold": [0, 0, 1]}}
+    )
+    assert info.known_thresholds == {"topics": [0.5, 0, 1]}, "of the first split"
+    without = info.without_scores()
+    assert not without.scores and without.known_thresholds == info.known_thresholds
+    values = json.loads(file.read_text()) | {"scores": {}, "thresholds": {"topics": [0.5]}}
+    file.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"model.json: thresholds.topics = \[0.5\] is not valid"):
+        read_model_file(tmp_path)
 
 
 @pytest.mark.parametrize(

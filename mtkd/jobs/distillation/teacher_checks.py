@@ -17,6 +17,7 @@ from mtkd.teachers.label_order import check_order, possible_order
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
+from tasks.common.text_format import score_text
 from tasks.data.rows import has_label
 from tasks.task import Task
 from tasks.tokens.encoding import Encoded
@@ -66,7 +67,7 @@ def check_teacher(
                 f"{described} seems to predict on another scale than the labels of {name!r}: {remark}"
             )
     for name, remark in order_remarks.items():
-        scored = [f"{s['primary']:.3f} on {key}" for key, s in record.items() if s["task"] == name]
+        scored = [f"{score_text(s['primary'])} on {key}" for key, s in record.items() if s["task"] == name]
         warnings.append(f"{described} scores {', '.join(scored)}; {remark}")
     undoubted = {key: s for key, s in record.items() if s["task"] not in order_remarks}
     return warnings + below_constant(described, undoubted)
@@ -126,7 +127,7 @@ def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[st
         scores: "task/split" -> scores, as recorded in run.json.
     """
     weak = [
-        f"{s['primary']:.3f} on {key} (the constant {s['majority']:.3f})"
+        f"{score_text(s['primary'])} on {key} (the constant {score_text(s['majority'])})"
         for key, s in scores.items()
         if s["primary"] <= s["majority"]
     ]

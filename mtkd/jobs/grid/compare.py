@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
-from mtkd.jobs.grid.comparison_directory import check_comparison_directory
+from mtkd.jobs.grid.comparison_directory import TABLE_FILE, check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
@@ -31,8 +30,9 @@ from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.jobs.grid.kept_speeds import keep_speeds
 from mtkd.jobs.grid.table_row import TableRow
-from mtkd.models.saved_model import read_saved
+from mtkd.models.saved_model import digest_model, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.errors import UserError
@@ -96,7 +96,7 @@ def _run_and_collect(
     scored_runs: dict[str, list[str]] = {name: [] for name in rows}
     results = _Results()
     for run in planned:
-        commands[run.cell] += [f"mtkd {shlex.join(job.command)}" for job in run.jobs]
+        commands[run.cell] += [job.command_line for job in run.jobs]
         failed = next((job for job in run.jobs if job.out in errors), None)
         if failed is None:
             _collect(rows[run.cell], run, results)
@@ -120,20 +120,19 @@ def _run_and_collect(
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
-    _write(table, inputs.out)
-    if grid.bench.batches and results.models:
-        say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
-        try:
-            _time_students(grid.bench, results.models, rows)
-        except UserError as error:  # the table is still useful
-            notes.append(f"Inference was not timed: {error.problem}.")
+    if grid.bench.batches:
         _write(table, inputs.out)
+        _add_times(table, results.models, rows, inputs.out, say)
+    elif kept := keep_speeds(inputs.out / TABLE_FILE, rows):
+        bench, note = kept
+        table = replace(table, grid=grid.model_copy(update={"bench": bench}), notes=[*notes, note])
+    _write(table, inputs.out)
     return table
 
 
 def _write(table: Table, out: Path) -> None:
     """Write a table as JSON, Markdown and, if inference was timed, as a plot."""
-    write_record(out / "compare.json", table.to_json())
+    write_record(out / TABLE_FILE, table.to_json())
     write_text(out / "compare.md", table.markdown())
     if plot_table(table, out / "compare.png") is None:
         (out / "compare.png").unlink(missing_ok=True)  # an earlier plot
@@ -159,7 +158,9 @@ def _collect(row: TableRow, run: PlannedRun, results: _Results) -> None:
         row.scores.setdefault(task, []).append(statistics.fmean(values))
     row.seconds.append(sum(total_of_stages(job.out, "seconds") for job in run.trained))
     row.steps.append(sum(total_of_stages(job.out, "steps") for job in run.trained))
-    results.models.setdefault(run.cell, run.scored[0].out)
+    if run.cell not in results.models:
+        results.models[run.cell] = run.scored[0].out
+        row.model = digest_model(run.scored[0].out)
 
 
 def _collect_metrics(row: TableRow, scores: list[dict[str, Any]]) -> None:
@@ -264,6 +265,22 @@ def _add_differences(grid: Grid, rows: Mapping[str, TableRow], results: _Results
         if row != grid.reference_row:
             rows[row].differences = differences_by_task(task_samples, reference)
         rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
+
+
+def _add_times(
+    table: Table,
+    models: dict[str, Path],
+    rows: dict[str, TableRow],
+    out: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Time the inference of the cells' models, and add it to their rows; or add a note why there is none."""
+    if models:
+        say(f"the scores are in {out / 'compare.md'}; now inference is timed")
+        try:
+            _time_students(table.grid.bench, models, rows)
+        except UserError as error:  # the table is still useful
+            table.notes.append(f"Inference was not timed: {error.problem}.")
 
 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, TableRow]) -> None:

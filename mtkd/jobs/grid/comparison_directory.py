@@ -9,7 +9,7 @@ from mtkd.output_files.output_directory import OutputKind, check_directory
 from tasks.common.errors import UserError
 from tasks.common.reading import read_small_file
 
-_TABLE_FILE = "compare.json"
+TABLE_FILE = "compare.json"
 # The first file that a comparison writes is the log of a run.
 _LOGS = ("runs/*/*-[0-9]*.log.txt", "teacher/*.log.txt", "first/*.log.txt")
 _IDENTITY = "comparison"  # of every comparison, because finished runs are compared one by one
@@ -27,7 +27,7 @@ def check_comparison_directory(out: Path) -> None:
 def _read_identity(directory: Path) -> str | None:
     """`_IDENTITY` if the directory holds a comparison; None if it does not."""
     has_log = any(next(directory.glob(pattern), None) for pattern in _LOGS)
-    return _IDENTITY if has_log or _is_table(directory / _TABLE_FILE) else None
+    return _IDENTITY if has_log or _is_table(directory / TABLE_FILE) else None
 
 
 def _is_table(file: Path) -> bool:
@@ -40,4 +40,4 @@ def _is_table(file: Path) -> bool:
 
 
 # Its files are not listed, because a comparison is never overwritten.
-_KIND = OutputKind("comparison", _TABLE_FILE, (), _read_identity, tolerant=True)
+_KIND = OutputKind("comparison", TABLE_FILE, (), _read_identity, tolerant=True)

@@ -136,6 +136,11 @@ class Job:
         settings = {f"stages.{stage}.train.steps": share for stage, share in shares}
         return [*words, *setting_options(settings)]
 
+    @property
+    def command_line(self) -> str:
+        """The command as it is typed in a shell."""
+        return f"mtkd {shlex.join(self.command)}"
+
     def option(self, name: str) -> str | None:
         """The value of an option of the command; None if it is not given."""
         flag = f"--{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,3 +28,21 @@ def fill_placeholders(grid: Grid, inputs: GridInputs) -> tuple[GridInputs, dict[
     if {"teacher", "encoder"} <= hints.keys():
         hints["encoder"] += ", or leave it out to use the one that the teacher started from"
     return replace(inputs, **words), hints
+
+
+def placeholder_notes(commands: Iterable[str], hints: Mapping[str, str], *, without_out: bool) -> list[str]:
+    """What the placeholders in some command lines stand for.
+
+    Args:
+        hints: for each missing input, how to give it, as `fill_placeholders` returns them.
+        without_out: whether the directory of the comparison is missing.
+    """
+    notes = [f"{name.upper()} is a placeholder: for a run, {hint}" for name, hint in hints.items()]
+    if without_out:
+        notes.append("the directory is named after the grid: for a run, pass `out='DIR'`")
+    if any("--steps 'STEPS OF " in command for command in commands):
+        notes.append(
+            "'STEPS OF DIR' is the number of steps of the run in DIR, which is known once it has finished; a "
+            "command for some of its tasks gets the share of these tasks"
+        )
+    return notes

@@ -22,6 +22,7 @@ class TableRow:
         failed: "task, seed N" -> error message.
         parameters: the number of the model's weights; `parameters_without_embeddings`: outside the word
             embeddings.
+        model: the digest of the weights of the model that is timed; None for rows without training.
         seconds: training time of each run, in seconds.
         speed: batch size -> inference speed on the CPU relative to the first row that is timed.
         ms: batch size -> inference time on the CPU in milliseconds.
@@ -38,6 +39,7 @@ class TableRow:
     failed: dict[str, str] = field(default_factory=dict)
     parameters: int | None = None
     parameters_without_embeddings: int | None = None
+    model: str | None = None
     seconds: list[float] = field(default_factory=list)
     speed: dict[int, float] = field(default_factory=dict)
     ms: dict[int, float] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mtkd.models.encoders.encoder import AnyEncoder
-from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
+from mtkd.models.foreign_errors import Hints, class_of, is_foreign, naming_class
 from mtkd.outputs import BY_LAYER, PER_ROW, EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, a_type
 from tasks.tokens.batching import ModelInputs
@@ -23,8 +23,7 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
     Raises:
         UserError: an encoder that is not part of mtkd fails, or returns something of the wrong kind or shape.
     """
-    # FSDP replaces the class of a module by a subclass.
-    kind = next(base for base in type(encoder).__mro__ if not base.__module__.startswith("torch."))
+    kind = class_of(encoder)
     if not is_foreign(kind):
         result: EncoderOutput = encoder(inputs, need)
         return result
@@ -38,6 +37,30 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
     tokens = inputs.joined or (inputs.texts or ())[0]
     _check_shapes(kind.__name__, output, len(tokens.ids))
     return output
+
+
+def check_vocabulary(encoder: AnyEncoder, tokens: int) -> None:
+    """Check that an encoder has an embedding for each token of a tokeniser.
+
+    Raises:
+        UserError: it has fewer; for one that is not part of mtkd, the hint names the setting.
+    """
+    kind, size = class_of(encoder), len(encoder.embeddings.weight)
+    if tokens <= size:
+        return
+    if not is_foreign(kind):
+        raise UserError(
+            f"the tokeniser has {tokens:,} tokens, the encoder {size:,} embeddings",
+            hint="use the tokeniser that the encoder was trained with",
+        )
+    config = type(encoder.config)
+    has_setting = "vocab_size" in config.model_fields
+    maker = f"{config.__name__}(vocab_size={tokens}, ...)" if has_setting else f"nn.Embedding({tokens}, ...)"
+    raise UserError(
+        f"the encoder {kind.__name__} has {size:,} embeddings, but the tokeniser has {tokens:,} tokens",
+        expected="an embedding for each token",
+        hint=f"make it with `{maker}`" if has_setting else f"make its `embeddings` with `{maker}`",
+    )
 
 
 def _check_shapes(encoder: str, output: EncoderOutput, rows: int) -> None:

@@ -120,6 +120,26 @@ def test_a_model_is_saved_only_where_it_replaces_nothing_else(
     assert own.record == {} and mtkd.load(saved).predict("sst2", FILM) == own.predict("sst2", FILM)
 
 
+def test_a_copy_with_changed_weights_has_no_scores_of_other_weights(
+    teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    recorded = {"sst2", *teacher.tasks}
+    _ = teacher.module
+    assert set(mtkd.load(teacher.save(tmp_path / "same")).scores) == recorded
+    change(teacher)
+    changed = teacher.save(tmp_path / "changed")
+    assert teacher.save(changed) == changed, "it is the same copy"
+    assert mtkd.load(changed).scores == {} and set(teacher.scores) == recorded
+    assert "accuracy" not in (changed / "README.md").read_text()
+    own = mtkd.load(tmp_path / "same")
+    change(own)
+    own.save(tmp_path / "same", overwrite=True)
+    assert own.scores == mtkd.load(tmp_path / "same").scores == {}
+    given = mtkd.Model(mtkd.load(teacher.path or "").module)
+    change(given)
+    assert mtkd.load(given.save(tmp_path / "given")).scores == {}
+
+
 def test_a_model_whose_files_were_replaced_is_an_error_unless_it_is_loaded(
     teacher: mtkd.Model, tmp_path: Path
 ) -> None:

@@ -169,7 +169,7 @@ class PassedArguments(Exception):
             "mtkd.api.stores.store_request",
             {"out", "workers", "engine", "address", "overwrite", "command"},
         ),
-        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", set()),
+        (grid_runs.compare, "mtkd.api.grid_runs.plan_grid", {"dry_run"}),
     ],
 )
 def test_a_function_passes_on_exactly_its_arguments(
@@ -186,6 +186,8 @@ def test_a_function_passes_on_exactly_its_arguments(
     given = {name: f"value-of-{name}" for name in inspect.signature(function).parameters}
     if "workers" in given:
         given |= {"workers": 2, "engine": "processes", "address": None}
+    if function is grid_runs.compare:
+        given |= {"dry_run": False}
     if function is distillation.distill:
         given |= {"text": None, "text_column": "text", "student": None, "losses": None}
     with pytest.raises(PassedArguments):
@@ -231,11 +233,11 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     head, line, *_ = str(scores).splitlines()
     assert head.split() == ["task", "rows", "score", "best", "constant", "prediction", "metrics"]
     assert repr(scores) == str(scores)
-    assert line.split()[:3] == ["sst2", "16", f"{scores['sst2'].primary:.3f}"]
+    assert line.split()[:3] == ["sst2", "16", f"{100 * scores['sst2'].primary:.1f}"]
     recorded = teacher.scores["sst2"]
     assert repr(recorded) == (
-        f"<TaskScores sst2/validation, {recorded.rows} rows: accuracy {recorded.primary:.3f}, "
-        f"best constant prediction {recorded.majority:.3f}>"
+        f"<TaskScores sst2/validation, {recorded.rows} rows: accuracy {100 * recorded.primary:.1f}, "
+        f"best constant prediction {100 * recorded.majority:.1f}>"
     )
     compared = str(teacher.evaluate("pocket", "sst2", limit=16, against=teacher)).splitlines()
     assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
@@ -373,6 +375,35 @@ def test_students_encode_texts(
 def test_only_single_texts_are_encoded(teacher: mtkd.Model, texts: Any, message: str) -> None:
     with pytest.raises(mtkd.UserError, match=message):
         teacher.encode(texts)
+
+
+def test_text_columns_of_other_names_are_named(teacher: mtkd.Model, processes: Any, tmp_path: Path) -> None:
+    texts = {"headline": ["A man sleeps.", "It rains."], "body": ["A man rests.", "The sun shines."]}
+    expected = teacher.predict("rte", list(zip(*texts.values(), strict=True)))
+    columns = ["headline", "body"]
+    frame = pandas.DataFrame({"id": [1, 2], **dict(reversed(texts.items()))})
+    predicted = teacher.predict("rte", frame, columns=columns)
+    assert list(predicted["prediction"]) == [row["prediction"] for row in expected]
+    assert teacher.predict("rte", frame.to_dict("records"), columns=columns) == expected
+    hint = "`columns=\\['A', 'B'\\]`"
+    with pytest.raises(
+        mtkd.UserError, match=f"no column 'sentence1'.*\n.*body, headline; rename one, or .*{hint}"
+    ):
+        teacher.predict("rte", frame)
+    with pytest.raises(
+        mtkd.UserError, match="expected: one for each text of the task 'rte': sentence1, sent"
+    ):
+        teacher.predict("rte", frame, columns=["headline"])
+
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    words = ("predict", "--model", teacher.path, "--task", "rte", "--in", tmp_path / "rows.csv")
+    words += ("--out", tmp_path / "out.csv")
+    refused = processes.run(*words)
+    assert refused.code == 2 and "name those with the texts in their order: --columns A,B\n" in refused.err
+    assert processes.run(*words, "--columns", "headline,body").code == 0
+    written = pandas.read_csv(tmp_path / "out.csv")
+    assert list(written["prediction"]) == [row["prediction"] for row in expected]
+    assert list(written.columns[:3]) == ["id", "body", "headline"]
 
 
 def test_a_single_text_to_predict_is_an_error_with_a_hint(teacher: mtkd.Model) -> None:

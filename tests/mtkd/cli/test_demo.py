@@ -28,9 +28,9 @@ def test_no_share_of_the_gain_is_reported_if_the_teacher_gained_nothing(
 @pytest.mark.parametrize(
     ("teacher", "speed", "front"),
     [
-        (0.9, 2.0, "teacher 0.900 at 1.0x the speed, distilled 0.800 at 2.0x the speed"),
-        (0.7, 2.0, "distilled 0.800 at 2.0x the speed"),
-        (0.9, 0.5, "teacher 0.900 at 1.0x the speed"),
+        (0.9, 2.0, "teacher 90.0 at 1.0x the speed, distilled 80.0 at 2.0x the speed"),
+        (0.7, 2.0, "distilled 80.0 at 2.0x the speed"),
+        (0.9, 0.5, "teacher 90.0 at 1.0x the speed"),
     ],
 )
 def test_the_pareto_front_excludes_dominated_models(teacher: float, speed: float, front: str) -> None:
@@ -68,7 +68,7 @@ def test_the_tiny_demo_runs_end_to_end_and_resumes(
     columns["average"] = [sum(pair) / 2 for pair in zip(columns["sst2"], columns["mrpc"], strict=True)]
     lines = {line.replace("│", " ").split()[0]: line for line in printed.splitlines() if line.strip(" │┃")}
     for name, values in columns.items():
-        assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
+        assert [f"{100 * value:.1f}" for value in values] == lines[name].replace("│", " ").split()[1:]
     written = json.loads((out / "demo.json").read_text())
     assert list(written["mean"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
     assert list(written["mean"].values()) == pytest.approx(columns["average"])

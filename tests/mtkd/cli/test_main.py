@@ -77,6 +77,16 @@ def test_a_misspelt_path_is_not_taken_for_a_name_on_the_hub(
     (tmp_path / "runs" / "s1").mkdir()
     (tmp_path / "runs" / "s1" / "run.json").touch()
     assert_rejected(mtkd(*PREDICT, "runs/s2"), "no directory 'runs/s2' (did you mean 'runs/s1'?)")
+    distill = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--out", "out", "--teacher")
+    for words in (PREDICT, distill):
+        for path in ("run/student/", "run/studnet"):
+            answered = mtkd(*words, path)
+            assert_rejected(answered, f"{path.rstrip('/')}", "(did you mean 'runs/student'?)")
+            assert "hint: check the path" not in answered.err and "--encoder" not in answered.err
+    answered = mtkd(*distill, "nonsense/")
+    assert_rejected(
+        answered, "there is no directory nonsense\n", "hint: check the path; a pretrained encoder"
+    )
 
 
 def test_a_model_of_several_tasks_requires_a_task(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
@@ -566,7 +576,7 @@ def test_training_reports_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Pat
     kept, best = training["kept_epoch"], training["best"]
     assert training["history"][kept - 1]["score"] == best
     assert refined.err.splitlines()[-2] == (
-        f"Kept the weights of epoch {kept} of 3 (validation score {best:.3f})."
+        f"Kept the weights of epoch {kept} of 3 (validation score {100 * best:.1f})."
     )
     assert "Kept" not in mtkd(*words, "--epochs", 3, "--out", tmp_path / "quiet", "--quiet").err
     one = mtkd(*words, "--epochs", 1, "--out", tmp_path / "one")
@@ -576,8 +586,8 @@ def test_training_reports_which_epoch_was_kept(mtkd: Callable, tiny_encoder: Pat
     tuned = ("finetune", "--model", tmp_path / "run", "--task", "rte", *data, "--epochs", 2)
     done = mtkd(*tuned, "--set", "train.metric=loss", "--out", tmp_path / "tuned")
     assert re.search(r"\nKept the weights of epoch [12] of 2 \(validation loss \d\.\d{3}\)\.\n", done.err)
-    assert re.search(r"lr 1e-05: before training: rte/validation 0\.\d{3} \(loss \d", done.err)
-    assert re.search(r"scores before training: rte/validation 0\.\d{3}\n", done.out)
+    assert re.search(r"lr 1e-05: before training: rte/validation \d+\.\d \(loss \d", done.err)
+    assert re.search(r"scores before training: rte/validation \d+\.\d\n", done.out)
     start = {"epoch": 0, "loss": 0.5, "scores": {"rte/validation": 0.7}}
     history = [start, {"epoch": 1, "train_loss": {}, "loss": 0.6, "scores": {}}]
     assert kept_weights({"training": {"steps": 1, "epochs": 1, "history": history, "kept_epoch": 0}}) == [
@@ -593,7 +603,7 @@ def test_each_stage_reports_which_epoch_was_kept() -> None:
     history = [{"epoch": n, "train_loss": {"rte": 1.0}, "rte/accuracy": n / 10, "scores": {}} for n in (1, 2)]
     stage = {"steps": 8, "epochs": 2, "history": history, "best": 0.2, "kept_epoch": 2}
     without = {"steps": 8, "epochs": 2, "history": [], "best": None, "kept_epoch": None}
-    sentence = "kept the weights of epoch 2 of 2 (validation rte/accuracy 0.200)."
+    sentence = "kept the weights of epoch 2 of 2 (validation rte/accuracy 20.0)."
     assert kept_weights({"training": {"layers": without, "prediction": stage}}) == [
         f"Stage prediction: {sentence}"
     ]

@@ -144,11 +144,11 @@ def test_a_score_within_noise_of_the_baseline_is_a_warning() -> None:
     tasks = {name: TASKS[name] for name in ("rte", "stsb")}
     assert baseline_warnings(tasks, [scored("rte", right(75)), scored("stsb", labels)]) == []
     (close,) = baseline_warnings(tasks, [scored("rte", right(54))])
-    assert "0.540 is not clearly better than always predicting the same class (0.500)" in close
+    assert "54.0 is not clearly better than always predicting the same class (50.0)" in close
     (worse,) = baseline_warnings(tasks, [scored("rte", right(10))])
-    assert "0.100 is not" in worse
+    assert "10.0 is not" in worse and worse.endswith(" points.")
     (weak,) = baseline_warnings(tasks, [scored("stsb", np.tile([0.0, 1.0], 50))])
-    assert "always predicting the mean" in weak and "(0.000)" in weak
+    assert "always predicting the mean" in weak and "(0.0)" in weak
 
 
 def test_a_task_type_without_constants_and_probabilities(

@@ -9,6 +9,7 @@ import pytest
 
 import mtkd
 from augment import corpus_writer, source_rows
+from mtkd.cli.flags import as_options
 from mtkd.jobs.training_corpus import add_corpora, corpora_key
 from tasks.common.errors import UserError
 from tasks.data import loading
@@ -16,6 +17,7 @@ from tasks.data.corpus_reader import read_corpus_manifest
 from tasks.data.loading import digest_rows, load_rows
 from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
+from tasks.glue import TASKS
 from tasks.task import Task
 
 ONE = Task(name="one", kind="classify", columns=("a",), labels=("no", "yes"), test=())
@@ -64,6 +66,27 @@ def test_tasks_without_copies_keep_their_rows_and_corpora_of_one_task_are_combin
         add_corpora([a], source, [two, three], two, train, train, None)
     assert corpora_key([a]) == read_corpus_manifest(a).key and corpora_key([]) is None
     assert corpora_key([a, b]) not in (None, corpora_key([a]), corpora_key([b]), corpora_key([b, a]))
+
+
+@pytest.mark.parametrize(
+    ("named", "rows_of", "call", "command"),
+    [
+        ("pocket", "'pocket'", "data='pocket', tasks='sst2'", "--data pocket --tasks sst2"),
+        (None, "the task files", "data=None, tasks='TASK.toml'", "--tasks TASK.toml"),
+        ({"sst2": {}}, "'memory'", "data=..., tasks='sst2'", "--data ... --tasks sst2"),
+    ],
+)
+def test_the_hint_of_a_corpus_of_other_rows_can_be_typed(
+    named: object, rows_of: str, call: str, command: str, tmp_path: Path
+) -> None:
+    task = TASKS["sst2"]
+    mtkd.augment.mask("pocket", "sst2", tmp_path, copies=1, limit=8)
+    rows = load_rows(open_data("pocket"), task, "validation")
+    with pytest.raises(UserError, match=f"was not made from the sst2 rows of {rows_of}\n") as error:
+        add_corpora([tmp_path], open_data(named), [task], task, rows, rows, None)
+    hint = str(error.value.hint)
+    assert hint == f"make one from them: `mtkd.augment.mask({call}, out='DIR')`"
+    assert as_options(hint) == f"make one from them: mtkd augment mask {command} --out DIR"
 
 
 def test_corpora_and_stores_are_told_apart(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_an_export_predicts_frames_and_task_objects_like_its_model(exported: Pat
     own = replace(loaded.task("rte"), name="own", columns=("one", "two"))
     rows = [{"one": one, "two": two} for one, two in PAIRS[:2]]
     assert model.predict(own, rows) == model.predict("rte", PAIRS[:2])
+    assert model.predict("rte", rows, columns=["one", "two"]) == model.predict("rte", PAIRS[:2])
     with pytest.raises(UserError, match="the model has no head for the task 'mrpc'"):
         model.predict("mrpc", PAIRS)
 

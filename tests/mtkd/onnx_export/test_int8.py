@@ -54,7 +54,7 @@ def test_int8_predictions_are_close_to_those_of_the_model(
     model.info.scores = {"rte/validation": SCORES}
     found = mtkd.export(mtkd.Model(model), out=tmp_path / "x", int8=True, max_drop=5, data=data)
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
-    assert "validation scores of the fp32 model |" in card and "accuracy 0.512" in card
+    assert "validation scores of the fp32 model, in percent |" in card and "accuracy 51.2" in card
     assert f"| rte | {100 * found.scores['rte'].score:.1f} | 100.0 |" in card
     assert "model-index" not in card  # the metadata identifies the scored model only by its name
     assert found.int8 and found.scores["rte"].score > 0.9 and found.scores["sst2"].score > 0.9

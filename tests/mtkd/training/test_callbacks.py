@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,16 @@ import torch
 from small_students import SMALL_LSTM
 
 import mtkd as api
+from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.distillation.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, TrainingState
+from mtkd.training.callbacks import Callback, JsonLinesLog, ProgressBar, TrainingControl, TrainingState
 from mtkd.training.prefetch import prefetched
 from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
+from tasks.common.text_format import score_text
 
 SMALL = SMALL_LSTM | {"train.epochs": 3, "train.batch_size": 8}
 TASKS = "sst2,rte"
@@ -72,7 +76,24 @@ def test_callbacks_see_every_step_epoch_and_checkpoint(
     printed = capsys.readouterr().err
     for number, state in enumerate(recorder.states("evaluate"), 1):
         assert f"epoch {number}: " in printed and set(state.scores) == {"sst2/validation", "rte/validation"}
-        assert f"rte/validation {state.scores['rte/validation']:.3f}" in printed
+        assert f"rte/validation {100 * state.scores['rte/validation']:.1f}" in printed
+
+
+def test_scores_are_printed_in_percent_and_losses_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    state = TrainingState("training", 1, 2, epoch=1, metric="rte/accuracy", value=0.65931)
+    for scores, metric, shown in (
+        ({"rte/validation": 0.65931}, "rte/accuracy", "epoch 1: rte/validation 65.9 (rte/accuracy 65.93)"),
+        ({"rte/validation": 0.65931}, "loss", "epoch 1: rte/validation 65.9 (loss 0.6593)"),
+        ({"text/held-out": 2.5}, "loss", "epoch 1: text/held-out 2.500 (loss 0.6593)"),
+    ):
+        ProgressBar().on_evaluate(replace(state, scores=scores, metric=metric), TrainingControl())
+        assert capsys.readouterr().err == f"training: {shown}\n"
+    (loss, accuracy) = (
+        TaskScores("a", "b", 2, {name: 0.5}, 0.5, math.nan, 0.5) for name in ("loss", "accuracy")
+    )
+    assert repr(loss) == "<TaskScores a/b, 2 rows: loss 0.500>"
+    assert repr(accuracy) == "<TaskScores a/b, 2 rows: accuracy 50.0>"
+    assert score_text(math.nan) == "-"
 
 
 def test_the_log_holds_means_per_task_over_its_window(tiny_teacher: Path, tmp_path: Path) -> None:

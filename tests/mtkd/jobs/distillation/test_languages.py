@@ -101,7 +101,7 @@ def test_each_language_and_the_mean_are_scored(
     mean = sum(found[name].primary for name in found) / 2
     for text in (shown.out, str(found)):
         (line,) = [line for line in text.splitlines() if "xnli/average" in line]
-        assert f" {mean:.3f}" in line and " 64 " in line
+        assert f" {100 * mean:.1f}" in line and " 64 " in line
     assert list(json.loads((tmp_path / "scores.json").read_text())["scores"]) == list(found)
     with pytest.raises(UserError, match="no split test_fr"):
         evaluate(tmp_path / "run", str(languages), split="test_fr")

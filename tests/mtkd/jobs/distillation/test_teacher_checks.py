@@ -54,7 +54,7 @@ def check(save_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch)
 def test_with_few_rows_the_warning_names_the_likely_order_and_does_not_advise_training(check: Check) -> None:
     assumed, remark = check(12, 0, 0.75)
     assert "LABEL_0, LABEL_1" in assumed
-    assert "scores 0.250 on sst2/validation; its outputs may be in another order: as negative" in remark
+    assert "scores 25.0 on sst2/validation; its outputs may be in another order: as negative" in remark
     assert "they agree with 3 of 12 labels" in remark
     assert "`teacher_labels={'sst2': ['positive', 'negative']}`" in remark
     assert "Train it longer" not in remark

@@ -39,12 +39,14 @@ from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid.grid_plan import plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
+from mtkd.jobs.grid.kept_speeds import keep_speeds
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.recipes import load_settings, parse_set
 from mtkd.reporting.models import gather
 from mtkd.reporting.runs import CONTROL, STUDENT
 from mtkd.training.interrupts import PARENT
 from tasks.common.errors import UserError
+from tasks.common.records import write_record
 
 GRID = """
 title = "Heads"
@@ -183,8 +185,12 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     assert two["mean"] == rows[1]["mean"] and linear["name"] == LINEAR and not linear["differences"]
     assert two["differences"]["rte"]["reference"] == linear["mean"]["rte"]
     assert mtkd(*words, "--reference", "teacher", "--no-bench").code == 0 and len(started) == 1
+    timed = two["ms"]
     teacher, two, *_ = json.loads((tmp_path / "moved" / "compare.json").read_text())["rows"]
     assert two["differences"]["rte"]["reference"] == teacher["mean"]["rte"] and not teacher["differences"]
+    assert two["ms"] == timed and two["speed"] == {"2": 1.0}, "these models were timed before"
+    table = (tmp_path / "moved" / "compare.md").read_text()
+    assert "1.00x" in table and "measured by an earlier call, for the same models.\n" in table
 
     (tmp_path / "moved" / "compare.md").unlink()
     monkeypatch.setattr(compare_job, "time_each_shape", _interrupted)
@@ -194,6 +200,30 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     (tmp_path / "moved" / "compare.md").unlink()
     assert mtkd(*words, "--no-bench").code == 0
     assert "speed" not in (tmp_path / "moved" / "compare.md").read_text()
+
+
+def test_only_models_that_have_not_changed_keep_their_speeds(tmp_path: Path) -> None:
+    def row(name: str, model: str | None, **times: dict[int, float]) -> TableRow:
+        return TableRow(name, {"rte": [0.5]}, model=model, **times)  # type: ignore[arg-type]
+
+    grid = load_grid("mkd-table-2", {}, {})
+    earlier = [
+        row("first", "a", ms={64: 9.0}, speed={64: 1.0}),
+        row("same", "b", ms={64: 3.0}, speed={64: 3.0}),
+        row("fast", "c", ms={64: 1.0}, speed={64: 9.0}),
+    ]
+    file = tmp_path / "compare.json"
+    assert keep_speeds(file, {}) is None
+    write_record(file, Table(grid, ["rte"], earlier, {}).to_json())
+    rows = {name: row(name, model) for name, model in (("first", "x"), ("same", "b"), ("fast", "c"))}
+    rows[CONSTANT] = row(CONSTANT, None)
+    kept = keep_speeds(file, rows)
+    assert kept and kept[0] == grid.bench and kept[1].endswith("changed since then have none: first.")
+    assert [of.ms for of in rows.values()] == [{}, {64: 3.0}, {64: 1.0}, {}]
+    assert [of.speed for of in rows.values()] == [{}, {64: 1.0}, {64: 3.0}, {}], "relative to the first one"
+    assert keep_speeds(file, {"first": row("first", "x")}) is None
+    file.write_text("{}")
+    assert keep_speeds(file, rows) is None
 
 
 def _interrupted(*_: object) -> None:
@@ -656,6 +686,27 @@ def test_a_grid_of_refined_encoders_needs_no_teacher(mtkd: Callable, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_in_python_returns_the_commands(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, notes = tmp_path / "grid.toml", list[str]()
+    file.write_text(GRID, encoding="utf-8")
+    plan: Any = compare(file, data="pocket", seeds=[0, 1], limit=9, dry_run=True, say=notes.append)
+    printed = mtkd("compare", file, "--data", "pocket", "--seeds", "0,1", "--limit", 9, "--dry-run")
+    assert list(plan.command) == printed.out.splitlines() and len(plan) == 4
+    assert list(plan.cell) == ["two", "broken"] * 2 and list(plan.seed) == [0, 0, 1, 1]
+    assert set(plan.tasks) == {"rte"} and not plan.finished.any()
+    assert [note.split(":")[0] for note in notes] == [
+        "TEACHER is a placeholder", "the directory is named after the grid",
+    ]  # fmt: skip
+    assert "--" not in "".join(notes) and [*tmp_path.iterdir()] == [file], "a dry run writes nothing"
+    with pytest.raises(UserError, match="`out` is missing\n  expected: a directory\n  hint: `dry_run=True`"):
+        compare(file, data="pocket")
+    with pytest.raises(UserError, match=r"no such file or directory: text\.txt"):
+        compare(file, data="pocket", text="text.txt", dry_run=True)
+
+
 def test_sigterm_also_ends_the_running_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
     replace_commands(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
@@ -676,7 +727,7 @@ def test_sigterm_also_ends_the_running_commands(tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def paths_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a dry run treat every path as existing."""
-    monkeypatch.setattr("mtkd.cli.comparison_dry_run.check_given_paths", lambda *_: None)
+    monkeypatch.setattr("mtkd.jobs.grid.grid_checks.check_given_paths", lambda *_: None)
 
 
 @pytest.mark.parametrize("name", grid_names())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from own_encoder import mean_encoder
+from own_encoder import Mean, MeanConfig, mean_encoder
+from torch import nn
 
 import mtkd
+from mtkd.models.encoders.run_encoder import check_vocabulary
 from tasks.common.errors import UserError
 
 
@@ -38,6 +40,11 @@ def output(**values: Any) -> mtkd.EncoderOutput:
             lambda mean: 1 / 0,
             r"the encoder \(own_encoder:Mean, line \d+\) failed: ZeroDivisionError: division by zero$",
         ),
+        (
+            lambda mean: output(pooled=mean / 0),
+            r"the student's encoder Mean returned values that are not finite at step 1 \(task 'rte'\), in "
+            r"`pooled`\n  expected: finite numbers\n  hint: check its `forward` for divisions by 0",
+        ),
         (lambda mean: mean.missing, r"failed: AttributeError: (.|\n)*hint: `inputs` has `joined`"),
     ],
 )
@@ -56,3 +63,25 @@ def test_a_wrong_result_of_an_encoder_is_an_error(
             steps=1,
             student=mean_encoder(result),
         )
+
+
+def test_a_vocabulary_that_is_too_small_names_both_sizes_and_the_setting() -> None:
+    problem = "the encoder Mean has 100 embeddings, but the tokeniser has 30,522 tokens\n"
+    encoder = Mean(MeanConfig(vocab_size=100))
+    with pytest.raises(UserError, match=problem) as error:
+        check_vocabulary(encoder, 30522)
+    assert error.value.hint == "make it with `MeanConfig(vocab_size=30522, ...)`"
+    check_vocabulary(encoder, 100)
+
+    class SizedConfig(mtkd.EncoderConfig):
+        kind: Literal["sized"] = "sized"
+        spec = MeanConfig.spec
+
+    class Sized(Mean):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.config, self.embeddings = SizedConfig(), nn.Embedding(7, 8)  # type: ignore[assignment]
+
+    with pytest.raises(UserError, match="the encoder Sized has 7 embeddings") as error:
+        check_vocabulary(Sized(), 30522)
+    assert error.value.hint == "make its `embeddings` with `nn.Embedding(30522, ...)`"
