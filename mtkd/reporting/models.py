@@ -110,6 +110,9 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     directories = run_directories(paths)
     grid_files = sorted({file.resolve() for path in paths for file in path.rglob(GRID_FILE)})
     directories = _finished(directories, [file.parent for file in grid_files])
+    where = shorten(map(str, paths))
+    if not directories:
+        raise UserError(f"no run in {where} is finished", hint="run mtkd compare again, which resumes them")
     root = Path(os.path.commonpath([path.parent for path in directories]))
     runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
     grids = [_read_grid(file) for file in grid_files]
@@ -122,6 +125,11 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
         models += models_of_cells
         used |= mentioned
     models += _models([run for run in runs if run.path not in used])
+    if not models:
+        raise UserError(
+            f"{where} has no run with scores: `scored_runs` in {GRID_FILE} names none",
+            hint="run mtkd compare again; finished runs are not repeated",
+        )
     models.sort(key=lambda model: ROLES.index(model.role))
     of_models = {run.path: run for model in models for run in model.runs}
     runs = [*of_models.values(), *(run for run in runs if run.path not in of_models)]

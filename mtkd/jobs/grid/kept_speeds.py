@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from mtkd.grids import Bench
@@ -17,13 +18,16 @@ _KEPT = "The inference times were measured by an earlier call, for the same mode
 _CHANGED = "Models that are new or have changed since then have none: "
 
 
+_Number = Annotated[float, Field(ge=1e-9, le=1e12)]
+
+
 class _Row(TypedDict):
     name: str
     model: str | None
-    ms: dict[int, float]
-    speed: dict[int, float]
-    gpu_ms: dict[int, float]
-    gpu_speed: dict[int, float]
+    ms: dict[int, _Number]
+    speed: dict[int, _Number]
+    gpu_ms: dict[int, _Number]
+    gpu_speed: dict[int, _Number]
 
 
 class _Earlier(TypedDict):

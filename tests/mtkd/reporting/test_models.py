@@ -17,7 +17,7 @@ from report_runs import ROWS, numbers, predicted, read, write_run
 import mtkd as library
 from mtkd.evaluation.baselines import CONSTANT
 from mtkd.reporting.models import gather
-from tasks.common.errors import UserError
+from tasks.common.errors import MtkdWarning, UserError
 from tasks.task import Task
 
 
@@ -94,6 +94,14 @@ def test_a_cell_with_the_steps_of_another_cell_shows_only_its_own_run(task: Task
     (grid / "compare.json").write_text(json.dumps({**content, "scored_runs": scored}))
     ablated = gather([grid]).models[1]
     assert [(run.seed, run.name) for run in ablated.runs] == [(0, "ablated")]
+
+    (grid / "compare.json").write_text(json.dumps({**content, "scored_runs": {}}))
+    with pytest.raises(UserError, match="has no run with scores"):
+        gather([grid])
+    for file in grid.glob("runs/*/*/run.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "status": "running"}))
+    with pytest.warns(MtkdWarning), pytest.raises(UserError, match="no run in .* is finished"):
+        gather([grid])
 
 
 def test_a_comparison_of_an_earlier_version_shows_the_runs_that_no_command_reads(
