@@ -100,7 +100,7 @@ def test_a_cell_with_the_steps_of_another_cell_shows_only_its_own_run(task: Task
         gather([grid])
     for file in grid.glob("runs/*/*/run.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "status": "running"}))
-    with pytest.warns(MtkdWarning), pytest.raises(UserError, match="no run in .* is finished"):
+    with pytest.warns(MtkdWarning), pytest.raises(UserError, match=r"no run in .* is finished"):
         gather([grid])
 
 
