@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.output_files.safetensors_shards import read_header
-from tasks.common.errors import UserError, counted, shorten
+from tasks.common.errors import UserError, counted, reason_of, shorten
 from tasks.common.hub_loading import load_named
 from tasks.common.progress import say
-from tasks.common.reading import is_lfs_pointer
+from tasks.common.reading import is_lfs_pointer, require_file
 from tasks.common.records import Record, read_record
 from tasks.common.temporary import temporary_directory
 
@@ -127,6 +127,31 @@ def load_pretrained(
         refuse_further_layers(model, found["unexpected_keys"], name)
     refuse_not_finite(model, name)
     return model, set(found["missing_keys"])
+
+
+def load_pruned(body: nn.Module, directory: Path, name: str, *, all_layers: bool) -> set[str]:
+    """Load the weights of an encoder that mtkd has pruned, which transformers cannot load.
+
+    Args:
+        body: the encoder with its pruned sizes.
+        all_layers: whether the encoder has all layers of the file.
+
+    Returns:
+        The names of its weights that the file does not have.
+
+    Raises:
+        UserError: there is no such file, it is damaged, or it belongs to another encoder.
+    """
+    file = require_file(directory / SAFETENSORS)
+    try:
+        missing, unexpected = body.load_state_dict(load_file(file), strict=False)
+    except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
+        raise UserError(f"the weights of {name!r} are damaged: {reason_of(error)}") from error
+    if all_layers:
+        refuse_further_layers(body, unexpected, name)
+    refuse_other_types(body, file)
+    refuse_not_finite(body, name)
+    return set(missing)
 
 
 def refuse_further_layers(model: Any, unexpected: Iterable[str], name: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtkd.models.capture import Capture, register_attention, watch
@@ -34,18 +33,12 @@ from mtkd.models.encoders.transformer_init import (
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
 from mtkd.models.last_layer import make_selective, needed_positions, reads_first_token
-from mtkd.models.pretrained_weights import (
-    load_pretrained,
-    refuse_further_layers,
-    refuse_not_finite,
-    refuse_other_types,
-)
+from mtkd.models.pretrained_weights import load_pretrained, load_pruned
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
-from tasks.common.errors import UserError, reason_of, shorten
+from tasks.common.errors import UserError, shorten
 from tasks.common.files import write_json
 from tasks.common.hub_loading import quiet_transformers
-from tasks.common.reading import require_file
 from tasks.common.records import read_record
 from tasks.tokens.batching import ModelInputs, Tokens
 
@@ -180,15 +173,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 )
             config = with_sizes(config, num_hidden_layers=layers)
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
-            encoder, file = cls(config), require_file(Path(locate(name)) / "model.safetensors")
-            try:
-                missing, unexpected = encoder.body.load_state_dict(load_file(file), strict=False)
-            except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
-                raise UserError(f"the weights of {name!r} are damaged: {reason_of(error)}") from error
-            if layers is None:
-                refuse_further_layers(encoder.body, unexpected, name)
-            refuse_other_types(encoder.body, file)
-            refuse_not_finite(encoder, name)
+            encoder = cls(config)
+            missing = load_pruned(encoder.body, Path(locate(name)), name, all_layers=layers is None)
         else:
             options = {"config": config.build_hf(), **pooler_option(config)}
             fewer = layers is not None
@@ -271,13 +257,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             for kind, tensors in capture.captured.items()
         }
         sequence = out.last_hidden_state if need.sequence else None
+        if positions is not None and top in need.hidden:
+            layer_outputs["positions"] = {top: positions[:, 1:]}
         return result, EncoderOutput(
-            pooled=vector,
-            sequence=sequence,
-            mask=tokens.mask,
-            text_numbers=text_numbers,
-            positions={top: positions[:, 1:]} if positions is not None and top in need.hidden else {},
-            **layer_outputs,
+            pooled=vector, sequence=sequence, mask=tokens.mask, text_numbers=text_numbers, **layer_outputs
         )
 
     def save_weights(self, path: Path) -> None:
