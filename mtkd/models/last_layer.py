@@ -7,6 +7,7 @@ for those that are needed. This saves most of the time of the layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -19,18 +20,16 @@ from mtkd.models.fast_dropout import attention, is_faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 from tasks.tokens.batching import ModelInputs
 
-# Model types whose layers are those of BERT, with the names that `_output_at` uses.
-BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
-
 
 def make_selective(body: Any, n_layers: int) -> bool:
     """Make the last layer run only for `Capture.positions` where they are set; False = not BERT-style."""
     found = find_layers(body, n_layers)
     config = body.config
-    if found is None or config.model_type not in BERT_LIKE or config.is_decoder:
+    run = OUTPUT_OF.get(config.model_type)
+    if found is None or run is None or getattr(config, "is_decoder", False):
         return False
     last = found[1][-1]
-    last.forward = partial(_forward, last)
+    last.forward = partial(_forward, last, run)
     return True
 
 
@@ -65,34 +64,62 @@ def reads_first_token(module: nn.Module) -> bool:
 
 
 def _forward(
-    layer: nn.Module, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **options: Any
+    layer: nn.Module,
+    run: _Run,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
+    *args: Any,
+    **options: Any,
 ) -> Tensor:
+    """The layer's output (B, L, d), or (B, n, d) for the positions of the active capture."""
     capture = active_capture()
     if capture is None or capture.positions is None:
         return type(layer).forward(layer, hidden_states, attention_mask, *args, **options)
-    return _output_at(layer, hidden_states, attention_mask, capture.positions)
+    indices = capture.positions.unsqueeze(-1).expand(-1, -1, hidden_states.shape[-1])
+    # The mask (B, 1, L, L) is the same for every query.
+    mask = None if attention_mask is None else attention_mask[:, :, :1]
+    return run(layer, hidden_states.gather(1, indices), hidden_states, mask)
 
 
-def _output_at(layer: Any, states: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-    """The layer's output for some tokens, (B, n, d).
+def _of_bert(layer: Any, chosen: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
+    own = layer.attention.self
+    context = _context(own, (own.query, own.key, own.value), chosen, states, mask)
+    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, chosen))
+    return output
+
+
+def _of_distilbert(layer: Any, chosen: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
+    own = layer.attention
+    context = _context(own, (own.q_lin, own.k_lin, own.v_lin), chosen, states, mask)
+    attended = layer.sa_layer_norm(own.out_lin(context) + chosen)
+    output: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
+    return output
+
+
+def _context(
+    own: Any, projections: Iterable[nn.Module], chosen: Tensor, states: Tensor, mask: Tensor | None
+) -> Tensor:
+    """The output of the attention heads for some tokens, (B, n, d), with the heads concatenated.
 
     Args:
-        states: (B, L, d) the output of the layer before.
-        mask: (B, 1, L, L), the same for every query; None = every token is real.
-        positions: (B, n) int64.
+        own: the attention of the layer.
+        projections: of queries, keys and values.
+        chosen, states: (B, n, d) and (B, L, d), the output of the layer before for these and for all tokens.
+        mask: (B, 1, 1, L) bool, True = a real token; None = all are.
     """
-    chosen = states.gather(1, positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
-    own = layer.attention.self
-    sources = ((own.query, chosen), (own.key, states), (own.value, states))
     query, key, value = (
         project(source).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-        for project, source in sources
+        for project, source in zip(projections, (chosen, states, states), strict=True)
     )
-    mask, p = None if mask is None else mask[:, :, :1], own.dropout.p if layer.training else 0.0
+    p = own.dropout.p if own.training else 0.0
     if is_faster(query, p):
         context = attention(query, key, value, mask, own.scaling, p)
     else:
         context = scaled_dot_product_attention(query, key, value, mask, p, scale=own.scaling)
-    attended = layer.attention.output(context.transpose(1, 2).flatten(2), chosen)
-    output: Tensor = layer.feed_forward_chunk(attended)
-    return output
+    return context.transpose(1, 2).flatten(2)
+
+
+_Run = Callable[[Any, Tensor, Tensor, Tensor | None], Tensor]
+_LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+# Model type -> what computes the output of its layer for some tokens.
+OUTPUT_OF: dict[str, _Run] = {**dict.fromkeys(_LIKE_BERT, _of_bert), "distilbert": _of_distilbert}
