@@ -70,14 +70,13 @@ mood = mtkd.Task(name="mood", kind="classify", columns=("text",), labels=("negat
 data = {"mood": {"train": moods, "validation": moods[::3]}}
 mood_teacher = mtkd.refine("minilm", data=data, tasks=mood, out=f"{runs}/mood-teacher", epochs=2, batch=8)
 mood_student = mtkd.distill(
-    "mkd-transformer",
+    "layerwise-3",
     teacher=mood_teacher,
     data=data,
     tasks=mood,
     out=f"{runs}/mood-student",
     losses={"cosine": Cosine(), "labels": mtkd.losses.Labels()},
-    init="teacher",
-    epochs=6,
+    epochs=3,
     lr=3e-4,
     batch=8,
 )

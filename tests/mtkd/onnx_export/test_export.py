@@ -103,7 +103,7 @@ def test_commands_accept_an_export(
     times = mtkd.bench_inference([tiny_teacher, place], seq_len=16, batch=4, rounds=1, warmup=0)
     assert times[0].parameters.embeddings == times[1].parameters.embeddings
     assert times[1].disk_bytes == bytes_of(place)
-    with pytest.raises(UserError, match="cannot be trained"):
+    with pytest.raises(UserError, match="is an exported model, which cannot be fine-tuned"):
         mtkd.finetune(place, task="rte", data="pocket", limit=8, epochs=1, out=tmp_path / "f")
     with pytest.raises(UserError, match="logits only"):
         mtkd.load(place).encode(["a text"])

@@ -80,14 +80,14 @@ def test_long_pairs_are_truncated_like_in_transformers(save_checkpoint: Callable
     np.testing.assert_allclose(found, plain_logits(place, rows), atol=2e-5)
 
 
-def test_one_row_alone_is_bit_equal(save_checkpoint: Callable[..., Path]) -> None:
-    """Without padding there is nothing to mask, and the operations are the same."""
+def test_one_row_alone_differs_only_by_rounding(save_checkpoint: Callable[..., Path]) -> None:
+    """Without padding there is nothing to mask; the last layer is run for the first token only."""
     task = task_of("sst2")
     place = save_checkpoint("Bert", **NAMED)
     rows = rows_of(task, 1)
     model = CheckpointRef.of(str(place), place, task).load(None)
     found = predict_logits(model, task, Encoded.encode(rows, model.tokeniser))
-    assert np.array_equal(found, plain_logits(place, rows)[:, ::-1])
+    np.testing.assert_allclose(found, plain_logits(place, rows)[:, ::-1], atol=1e-6)
 
 
 def test_outputs_are_put_into_the_order_of_the_labels(save_checkpoint: Callable[..., Path]) -> None:
