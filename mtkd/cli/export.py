@@ -64,7 +64,7 @@ def export(model: Path, json_file: str | None, **options: Any) -> None:
         if result.scores:
             columns = ("task", "export", "model", "difference", "95% interval", "")
             rows = [(name, *difference.columns()) for name, difference in result.scores.items()]
-            table(columns, rows, "The export compared with the model, in points (100 x the score)")
+            table(columns, rows, "The export compared with the model, in points")
         fp32_parts = f" but for {' and '.join(result.kept)}" if result.kept else ""
         int8 = f", int8{fp32_parts}" if result.int8 else ""
         say(

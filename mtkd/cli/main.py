@@ -143,11 +143,14 @@ def _first_missing(name: str) -> str:
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """A replacement for `warnings.showwarning`: prints the library's warnings as panels.
+    """A replacement for `warnings.showwarning`: prints the library's warnings as panels, each text once.
+
+    The steps of a pipeline, which read the same rows, would otherwise repeat the warnings about them.
 
     Args:
         otherwise: the function that shows all other warnings.
     """
+    shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **keywords: Any) -> None:
         if not issubclass(category, MtkdWarning):
@@ -155,7 +158,9 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
             return
         from mtkd.cli.options import warn
 
-        warn(as_options(str(message)))
+        if str(message) not in shown:
+            shown.add(str(message))
+            warn(as_options(str(message)))
 
     return show
 

@@ -116,7 +116,7 @@ def evaluate(
             headings = ("task", "score", "reference", "difference", "95% interval", "")
             limit = f"{evaluation.baseline_rows or 0:,} labelled rows per task"
             fitted = f" fitted to up to {limit}," if name == LINEAR else ","
-            table(headings, rows, f"Compared with {name}{fitted} in points (100 x the score)")
+            table(headings, rows, f"Compared with {name}{fitted} in points")
         if evaluation.differences:
             click.echo("If the best epoch was chosen on these rows, the intervals do not cover that choice.")
         for name, classes in evaluation.reports.items() if report else ():

@@ -20,6 +20,7 @@ import pytest
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.run_record import kept_weights
 from mtkd.settings import SETTINGS_OF_COMMAND
+from tasks.common.errors import UserError, warn_caller
 from tasks.common.locks import LOCK
 from tasks.common.records import write_record
 
@@ -688,3 +689,17 @@ def test_unusual_option_values_are_one_error(mtkd: Callable, tmp_path: Path) -> 
     ):
         answered = mtkd(*words)
         assert answered.code == 2 and message in answered.err, answered.err
+
+
+def test_a_warning_is_printed_once_per_command(
+    mtkd: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def repeat(*given: Any, **options: Any) -> None:
+        for text in ("the rows are few", "the rows are few", "the rows are many"):
+            warn_caller(text)
+        raise UserError("stopped here")
+
+    monkeypatch.setattr("mtkd.check_data", repeat)
+    for _ in range(2):
+        found = mtkd("data", "check", "--data", "pocket", "--tasks", "rte").err
+        assert found.count("WARNING") == 2 and found.count("the rows are few") == 1, found
