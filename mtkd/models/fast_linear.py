@@ -60,7 +60,7 @@ def _multiply(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 class _Multiplied(torch.autograd.Function):
-    """values @ weight.T + bias. oneDNN is no faster for the gradient of the weights."""
+    """values @ weight.T + bias."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -75,6 +75,14 @@ class _Multiplied(torch.autograd.Function):
         rows = gradient.flatten(0, -2)
         return (
             _multiply(gradient, weight.t()) if needs_values else None,
-            rows.t() @ values.flatten(0, -2) if needs_weight else None,
+            _weight_gradient(rows, values.flatten(0, -2)) if needs_weight else None,
             rows.sum(0) if needs_bias else None,
         )
+
+
+def _weight_gradient(gradient: Tensor, values: Tensor) -> Tensor:
+    """gradient.T @ values, of (n, outputs) and (n, inputs)."""
+    # MKL uses no AVX-512 on AMD processors; without AVX-512, oneDNN is no faster for these shapes.
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        return _multiply(gradient.t(), values.t())
+    return gradient.t() @ values
