@@ -124,7 +124,7 @@ def init_pipeline(
             no validation rows; by default 0.1, and at most 5,000 texts. Rows with the same texts stay
             together, and each label keeps training rows.
         max_length: the number of tokens to which the models truncate a row; by default, enough for 95% of the
-            training rows (at most 256, for questions 384).
+            training rows, as the teacher splits them (at most 256, for questions 384).
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
@@ -183,11 +183,11 @@ def init_pipeline(
         )
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
+    plan = _plan(task, recipe, teacher, order, Path(out))
     longest = max_length or length_limits(task)[1]
-    lengths = token_lengths(task, splits["train"].raw.table, longest)
+    lengths = token_lengths(task, splits["train"].raw.table, longest, plan.tokeniser)
     length = max_length or suitable_length(task, lengths)
     notes += truncation_notes(task, lengths, length)
-    plan = _plan(task, recipe, teacher, order, Path(out))
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
     notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]

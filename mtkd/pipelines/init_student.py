@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mtkd.models.encoders.encoder import StudentSettings
     from mtkd.settings import DistillSettings
     from mtkd.teachers.teacher_ref import TeacherRef
+    from tasks.tokens.tokeniser import Tokeniser
 
 DEFAULT_RECIPE, ENCODER = "layerwise-3", "minilm"
 
@@ -33,6 +34,7 @@ class StudentPlan:
             the student's teacher.
         encoder_option: if the encoder that the teacher was fine-tuned from is unknown, the option of the
             control with which the user can name it; "" if it is known or not needed.
+        tokeniser: the teacher's, which reads the rows; None = that of the default encoder.
         notes: remarks for the user.
     """
 
@@ -46,6 +48,7 @@ class StudentPlan:
     )
     control_teacher: str | None = None
     encoder_option: str = ""
+    tokeniser: Tokeniser | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -80,8 +83,7 @@ def plan_student(
     validated = validate_run(
         settings, _teacher_to_train(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
-    if teacher and validated.teacher:
-        validated.teacher.tokeniser()
+    tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
@@ -111,6 +113,7 @@ def plan_student(
         control=control,
         control_teacher=as_named(control_teacher) if control_teacher else None,
         encoder_option=encoder_option,
+        tokeniser=tokeniser,
         notes=tuple(notes),
     )
 

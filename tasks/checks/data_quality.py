@@ -19,6 +19,8 @@ from tasks.task import Task
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from tasks.tokens.tokeniser import Tokeniser
+
 # Data beyond these limits gives a warning.
 MAX_FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 MAX_UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
@@ -87,22 +89,35 @@ def truncation_message(rows: str, share: float, most: str, setting: str = "max_l
     )
 
 
-def token_lengths(task: Task, table: pa.Table, longest: int) -> np.ndarray:
-    """The number of tokens of up to 1,000 random rows, by the default tokeniser, with special tokens.
+def token_lengths(
+    task: Task, table: pa.Table, longest: int, tokeniser: Tokeniser | None = None
+) -> np.ndarray:
+    """The number of tokens of up to 1,000 random rows, with special tokens.
 
     Args:
         longest: exact counts are only needed up to this number; larger counts may be too small, but stay
             above it.
+        tokeniser: None = the default teacher's.
     """
     chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
     schema = pa.schema([(name, pa.string()) for name in task.columns])
-    return _lengths(*_tokenised(table.select(list(task.columns)).take(np.sort(chosen)).cast(schema), longest))
+    sample = table.select(list(task.columns)).take(np.sort(chosen)).cast(schema)
+    if tokeniser is None:
+        return _lengths(*_tokenised(sample, longest))
+    columns = _truncated(sample, longest)
+    specials = tokeniser.layout(len(columns)).n_specials
+    return np.sum([tokeniser.token_ids(column).lengths for column in columns], axis=0) + specials
+
+
+def _truncated(sample: pa.Table, longest: int) -> list[pa.Array]:
+    """The texts of each column, truncated to at least `longest` tokens."""
+    texts = [column.combine_chunks().fill_null("") for column in sample.columns]
+    return [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
 
 
 def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.ndarray]]:
     """The texts of each column, truncated to at least `longest` tokens, and the token ids of each text."""
-    texts = [column.combine_chunks().fill_null("") for column in sample.columns]
-    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
+    columns = _truncated(sample, longest)
     tokenizer = _default_tokenizer()
     return columns, [
         np.array(text.ids, dtype=np.int64)

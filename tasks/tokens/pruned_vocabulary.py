@@ -57,7 +57,8 @@ def prune_vocabulary(
         )
     if size < len(fixed):
         raise UserError(
-            f"student.vocabulary_size={size} is too small for the special tokens and single characters",
+            f"student.vocabulary_size={size} is too small for the tokens that are always kept: special ones, "
+            "single characters, and those with a character that is not a token itself",
             expected=f"{len(fixed):,} or more",
         )
     counts = np.zeros(max(ids_by_token.values()) + 1, np.int64)

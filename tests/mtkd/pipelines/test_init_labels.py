@@ -263,3 +263,25 @@ def test_few_validation_rows_give_a_note(tmp_path: Path) -> None:
     data = write(tmp_path / "reviews.jsonl", ["good", "bad"] * 40)
     notes = library.init_pipeline(data, out=tmp_path / "job", validation_fraction=0.5).notes
     assert any("an accuracy of 80% is known only to within 12 points" in note for note in notes)
+
+
+def test_the_tokens_of_a_row_are_counted_as_the_teacher_splits_it(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    import transformers
+
+    teacher = save_checkpoint("Roberta", layers=3, id2label={0: "bad", 1: "good"})
+    train, dev = (
+        write(tmp_path / f"{split}.jsonl", ["good", "bad"] * 40, other=TEXTS[::-1])
+        for split in ("train", "dev")
+    )
+    made = [
+        str(
+            library.init_pipeline([train, dev], out=tmp_path, columns=["text", "other"], dry_run=True, **more)
+        )
+        for more in ({"teacher": teacher}, {})
+    ]
+    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
+    ids = transformers.AutoTokenizer.from_pretrained(teacher)(pairs, truncation=False)["input_ids"]
+    expected = 16 * np.ceil(np.percentile([len(row) for row in ids], 95) / 16)
+    assert [f"at most {expected:.0f} tokens per row" in text for text in made] == [True, False]
