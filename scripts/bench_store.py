@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from measuring import report
 
+from mtkd.device import keep_memory
 from mtkd.jobs.distillation import prepare as planning
 from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.knowledge_store.build_store import build_store
@@ -156,6 +157,7 @@ def steps(trainer: Trainer, count: int | None, number: int) -> float:
     return rows / (time.perf_counter() - started)
 
 
+@keep_memory()  # as every training job does
 def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -> None:
     """Compare training steps with the teacher in memory and from the store."""
     teacher = home / "teacher"
