@@ -25,19 +25,20 @@ def make_selective(body: Any, n_layers: int) -> bool:
     """Make the last layer run only for `Capture.positions` where they are set; False = not BERT-style."""
     found = find_layers(body, n_layers)
     config = body.config
-    run = OUTPUT_OF.get(config.model_type)
-    if found is None or run is None or getattr(config, "is_decoder", False):
+    forward = SELECTIVE_FORWARD.get(config.model_type)
+    if found is None or forward is None or getattr(config, "is_decoder", False):
         return False
     last = found[1][-1]
-    last.forward = partial(_forward, last, run)
+    last.forward = partial(_forward, last, forward)
     return True
 
 
-def needed_positions(inputs: ModelInputs, need: OutputSpec, top: int, *, mean_pooled: bool) -> Tensor | None:
+def needed_positions(
+    inputs: ModelInputs, need: OutputSpec, n_layers: int, *, mean_pooled: bool
+) -> Tensor | None:
     """The tokens for which the last layer must be run: the first, and `inputs.needed`; None = all.
 
     Args:
-        top: the number of layers.
         mean_pooled: the vector per row is the mean over tokens.
 
     Returns:
@@ -45,12 +46,12 @@ def needed_positions(inputs: ModelInputs, need: OutputSpec, top: int, *, mean_po
     """
     tokens = inputs.joined
     assert tokens is not None, "a Transformer reads both texts in one sequence"
-    per_token = {kind for kind in BY_LAYER if top in getattr(need, kind)} - {"cls", "hidden"}
+    per_token = {kind for kind in BY_LAYER if n_layers in getattr(need, kind)} - {"cls", "hidden"}
     two_texts = tokens.text_numbers is not None or tokens.second is not None
     if per_token or two_texts or need.sequence or (need.pooled and mean_pooled):
         return None
     first = torch.zeros_like(tokens.ids[:, :1])
-    if top not in need.hidden:
+    if n_layers not in need.hidden:
         return first
     if inputs.needed is None or inputs.needed.shape[1] + 1 >= tokens.ids.shape[1]:
         return None
@@ -58,68 +59,91 @@ def needed_positions(inputs: ModelInputs, need: OutputSpec, top: int, *, mean_po
 
 
 def reads_first_token(module: nn.Module) -> bool:
-    """True for the sequence classifiers of transformers, whose heads read only the first token."""
+    """True for the sequence classifiers of transformers; in BERT-style models they read only this token."""
     kind = type(module)
     return kind.__module__.startswith("transformers.") and kind.__name__.endswith("ForSequenceClassification")
 
 
 def _forward(
     layer: nn.Module,
-    run: _Run,
+    selective: _SelectiveForward,
     hidden_states: Tensor,
     attention_mask: Tensor | None = None,
     *args: Any,
     **options: Any,
 ) -> Tensor:
-    """The layer's output (B, L, d), or (B, n, d) for the positions of the active capture."""
+    """The layer's output (B, L, d), or (B, n, d) for the positions of the active capture.
+
+    Args:
+        hidden_states: (B, L, d).
+        attention_mask: (B, 1, L, L) bool, the same for every query; None = all tokens are real.
+    """
     capture = active_capture()
     if capture is None or capture.positions is None:
         return type(layer).forward(layer, hidden_states, attention_mask, *args, **options)
     indices = capture.positions.unsqueeze(-1).expand(-1, -1, hidden_states.shape[-1])
-    # The mask (B, 1, L, L) is the same for every query.
     mask = None if attention_mask is None else attention_mask[:, :, :1]
-    return run(layer, hidden_states.gather(1, indices), hidden_states, mask)
+    return selective(layer, hidden_states.gather(1, indices), hidden_states, mask)
 
 
-def _of_bert(layer: Any, chosen: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
-    own = layer.attention.self
-    context = _context(own, (own.query, own.key, own.value), chosen, states, mask)
-    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, chosen))
+def _bert_layer(layer: Any, selected: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
+    self_attention = layer.attention.self
+    context = _context(
+        self_attention,
+        (self_attention.query, self_attention.key, self_attention.value),
+        selected,
+        states,
+        mask,
+    )
+    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, selected))
     return output
 
 
-def _of_distilbert(layer: Any, chosen: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
-    own = layer.attention
-    context = _context(own, (own.q_lin, own.k_lin, own.v_lin), chosen, states, mask)
-    attended = layer.sa_layer_norm(own.out_lin(context) + chosen)
+def _distilbert_layer(layer: Any, selected: Tensor, states: Tensor, mask: Tensor | None) -> Tensor:
+    self_attention = layer.attention
+    context = _context(
+        self_attention,
+        (self_attention.q_lin, self_attention.k_lin, self_attention.v_lin),
+        selected,
+        states,
+        mask,
+    )
+    attended = layer.sa_layer_norm(self_attention.out_lin(context) + selected)
     output: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
     return output
 
 
 def _context(
-    own: Any, projections: Iterable[nn.Module], chosen: Tensor, states: Tensor, mask: Tensor | None
+    self_attention: Any,
+    projections: Iterable[nn.Module],
+    selected: Tensor,
+    states: Tensor,
+    mask: Tensor | None,
 ) -> Tensor:
     """The output of the attention heads for some tokens, (B, n, d), with the heads concatenated.
 
     Args:
-        own: the attention of the layer.
+        self_attention: the attention of the layer.
         projections: of queries, keys and values.
-        chosen, states: (B, n, d) and (B, L, d), the output of the layer before for these and for all tokens.
+        selected, states: (B, n, d) and (B, L, d), the layer's input for these tokens and for all.
         mask: (B, 1, 1, L) bool, True = a real token; None = all are.
     """
     query, key, value = (
-        project(source).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-        for project, source in zip(projections, (chosen, states, states), strict=True)
+        project(source).unflatten(-1, (-1, self_attention.attention_head_size)).transpose(1, 2)
+        for project, source in zip(projections, (selected, states, states), strict=True)
     )
-    p = own.dropout.p if own.training else 0.0
+    p = self_attention.dropout.p if self_attention.training else 0.0
     if is_faster(query, p):
-        context = attention(query, key, value, mask, own.scaling, p)
+        context = attention(query, key, value, mask, self_attention.scaling, p)
     else:
-        context = scaled_dot_product_attention(query, key, value, mask, p, scale=own.scaling)
+        context = scaled_dot_product_attention(query, key, value, mask, p, scale=self_attention.scaling)
     return context.transpose(1, 2).flatten(2)
 
 
-_Run = Callable[[Any, Tensor, Tensor, Tensor | None], Tensor]
+_SelectiveForward = Callable[[Any, Tensor, Tensor, Tensor | None], Tensor]
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
-# Model type -> what computes the output of its layer for some tokens.
-OUTPUT_OF: dict[str, _Run] = {**dict.fromkeys(_LIKE_BERT, _of_bert), "distilbert": _of_distilbert}
+# Model type -> what computes the output of its layer for selected tokens.
+SELECTIVE_FORWARD: dict[str, _SelectiveForward] = {
+    **dict.fromkeys(_LIKE_BERT, _bert_layer),
+    "distilbert": _distilbert_layer,
+}

@@ -33,7 +33,9 @@ def not_finite(
         terms: the names of the loss terms that are not finite; none if it is something else.
         added: those of them that are not part of mtkd.
     """
-    subject = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
+    names = ", ".join(map(repr, terms))
+    losses = f"the loss {names} is" if len(terms) == 1 else f"the losses {names} are"
+    subject = losses if terms else "loss or weights are"
     note = f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
     hint = f"start over (`overwrite=True`) with {change}"
     if added:
@@ -44,7 +46,7 @@ def not_finite(
 
 
 def check_encoder(encoder: nn.Module, plan: StepPlan) -> None:
-    """Compute the first step again, and examine what an encoder that is not part of mtkd returns.
+    """Compute a failed first step again, to see whether the user's own encoder returned non-finite values.
 
     Raises:
         UserError: its outputs are not finite.

@@ -44,8 +44,8 @@ def _span_messages(task: Task, rows: Mapping[str, int]) -> list[str]:
     if not without or task.unanswerable:
         return []
     return [
-        f"{counted(without, 'row')} without an answer, but the task is not `unanswerable`, so every "
-        "prediction for them is wrong"
+        f"{counted(without, 'row')} {'has' if without == 1 else 'have'} no answer, but the task is not "
+        "`unanswerable`, so every prediction for them is wrong"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Vocabularies without the tokens that the user's texts do not contain (WordPiece, BPE and Unigram)."""
+"""Pruned vocabularies (WordPiece, BPE and Unigram), which keep the tokens that occur in the user's texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.common.errors import UserError, shorten
 from tasks.tokens.tokeniser import Tokeniser
 
 # RoBERTa and similar models count positions from the id of the padding token, so it must not change. The
-# tokens before it are kept if there are no more than these.
+# tokens before it are kept if there are at most this many; models with more do not count in this way.
 MAX_TOKENS_BEFORE_PADDING = 10
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -36,7 +36,7 @@ def prune_vocabulary(
             with the lowest ids. A BPE token is kept together with the tokens that it is merged from.
 
     Returns:
-        The smaller tokeniser; for each of its token ids the id of the same token in `tokeniser`, ascending.
+        The smaller tokeniser; (n,) int64, the id in `tokeniser` of each of its tokens, ascending.
 
     Raises:
         UserError: the vocabulary is of another type or lacks a character, or `size` is too small.
@@ -90,11 +90,11 @@ def _required_tokens(model: dict[str, Any], specials: set[str]) -> set[str]:
         )
     scores = dict(model["vocab"])
     single = {token for token in scores if len(token) == 1}
-    rare = {token for token in scores if not single.issuperset(token)}  # their characters are not tokens
+    with_other_characters = {token for token in scores if not single.issuperset(token)}
     single_bytes = {token for token in scores if model.get("byte_fallback") and _BYTE.fullmatch(token)}
     # An unknown character scores a fixed amount less than the token with the lowest score.
     lowest = min(scores, key=scores.__getitem__)
-    return single | rare | single_bytes | {lowest, *_unknown_token(model)}
+    return single | with_other_characters | single_bytes | {lowest, *_unknown_token(model)}
 
 
 def _unknown_token(model: dict[str, Any]) -> list[str]:

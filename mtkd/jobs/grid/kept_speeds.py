@@ -1,4 +1,4 @@
-"""The inference times that an earlier call of `mtkd compare` measured, for a call that measures none."""
+"""Reuse the inference times of an earlier call of `mtkd compare` when timing is skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.common.errors import UserError
 from tasks.common.records import read_record
 
 _KEPT = "The inference times were measured by an earlier call, for the same models."
-_CHANGED = "Models that are new or have changed since then have none: "
+_CHANGED = "No times for models that are new or have changed: "
 
 
 _Number = Annotated[float, Field(ge=1e-9, le=1e12)]
@@ -66,5 +66,5 @@ def keep_speeds(file: Path, rows: Mapping[str, TableRow]) -> tuple[Bench, str] |
 
 
 def _relative(speed: Mapping[int, float], first: Mapping[int, float]) -> dict[int, float]:
-    """Speeds relative to those of the first row of the table."""
+    """Speeds relative to those of the first row that keeps its times."""
     return {batch: value / first[batch] for batch, value in speed.items() if batch in first}

@@ -17,7 +17,7 @@ from mtkd.losses.objective import Objective
 from mtkd.models.capture import find_layers
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.last_layer import OUTPUT_OF
+from mtkd.models.last_layer import SELECTIVE_FORWARD
 from mtkd.outputs import EncoderOutput, ModelOutput, OutputSpec, Selected
 from mtkd.selection import Selection
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -80,7 +80,7 @@ def both_ways(
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("family", OUTPUT_OF)
+@pytest.mark.parametrize("family", SELECTIVE_FORWARD)
 @pytest.mark.parametrize("pooling", ["cls", "pooler", "cls-of-layers"])
 def test_outputs_and_gradients_are_those_of_the_whole_layer(
     family: str, pooling: str, training: bool, tokens_seen: Any

@@ -65,7 +65,7 @@ def frame(labels: list[Any]) -> pandas.DataFrame:
             [ANSWER],
             [f"no row has an answer, {NO_INFORMATION}"],
         ),
-        ("span", {}, [NO_ANSWER, ANSWER], [ANSWER], ["1 row without an answer, but the task is not"]),
+        ("span", {}, [NO_ANSWER, ANSWER], [ANSWER], ["1 row has no answer, but the task is not"]),
     ],
 )
 def test_training_gives_the_warnings_of_data_check_about_labels(

@@ -218,7 +218,7 @@ def test_only_models_that_have_not_changed_keep_their_speeds(tmp_path: Path) -> 
     rows = {name: row(name, model) for name, model in (("first", "x"), ("same", "b"), ("fast", "c"))}
     rows[CONSTANT] = row(CONSTANT, None)
     kept = keep_speeds(file, rows)
-    assert kept and kept[0] == grid.bench and kept[1].endswith("changed since then have none: first.")
+    assert kept and kept[0] == grid.bench and kept[1].endswith("are new or have changed: first.")
     assert [of.ms for of in rows.values()] == [{}, {64: 3.0}, {64: 1.0}, {}]
     assert [of.speed for of in rows.values()] == [{}, {64: 1.0}, {64: 3.0}, {}], "relative to the first one"
     assert keep_speeds(file, {"first": row("first", "x")}) is None
