@@ -70,7 +70,7 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     if foreign > MAX_FOREIGN_SHARE or unknown > MAX_UNKNOWN_SHARE:
         messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
-            "default vocabulary, which is English: choose an encoder that was trained on this language"
+            "default vocabulary, which is English: use an encoder or a teacher for this language"
         )
     return [Problem(split.path, None, message, "warning") for message in messages]
 
