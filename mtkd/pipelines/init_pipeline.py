@@ -184,10 +184,8 @@ def init_pipeline(
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
     plan = _plan(task, recipe, teacher, order, Path(out))
-    longest = max_length or length_limits(task)[1]
-    lengths = token_lengths(task, splits["train"].raw.table, longest, plan.tokeniser)
-    length = max_length or suitable_length(task, lengths)
-    notes += truncation_notes(task, lengths, length)
+    length, length_notes = _choose_length(task, splits["train"].raw.table, max_length, plan)
+    notes += length_notes
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
     notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]
@@ -213,6 +211,15 @@ def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str
             expected=f"the labels of {task!r} in the order of the outputs of a checkpoint",
         )
     return orders[task]
+
+
+def _choose_length(
+    task: Task, train: pa.Table, max_length: int | None, plan: StudentPlan
+) -> tuple[int, list[str]]:
+    """The `max_length` of the models, and notes on rows that are truncated; `max_length`: from the user."""
+    lengths = token_lengths(task, train, max_length or length_limits(task)[1], plan.tokeniser)
+    length = max_length or suitable_length(task, lengths)
+    return length, truncation_notes(task, lengths, length)
 
 
 def _plan(

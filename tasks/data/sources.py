@@ -214,10 +214,6 @@ class FilesSource(DataSource):
     def arguments(self, task: Task) -> str:
         return "data=None, tasks='TASK.toml'"
 
-    def check_hint(self, task: Task) -> str:
-        """How to list all problems of a task's data."""
-        return "`mtkd.check_data(tasks='TASK.toml')` lists all problems"
-
 
 def open_data(spec: Any) -> DataSource:
     """Open the data source that the argument `data` names.

@@ -217,10 +217,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         assert tokens is not None, "a Transformer reads both texts in one sequence"
         top = self.n_layers
         pooled = need.pooled
-        cls_layers = (
-            frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
-        )
-        requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
+        averages_layers = pooled and self.config.pooling == "cls-of-layers"
+        requested = replace(need, cls=need.cls | set(range(1, top + 1))) if averages_layers else need
         wrapped = module is not self.body
         to_the_end = pooled or need.sequence or wrapped or not self.stops_early
         positions = None
