@@ -75,14 +75,19 @@ class _Multiplied(torch.autograd.Function):
         rows = gradient.flatten(0, -2)
         return (
             _multiply(gradient, weight.t()) if needs_values else None,
-            _weight_gradient(rows, values.flatten(0, -2)) if needs_weight else None,
+            _weight_gradient(rows, values.flatten(0, -2), weight) if needs_weight else None,
             rows.sum(0) if needs_bias else None,
         )
 
 
-def _weight_gradient(gradient: Tensor, values: Tensor) -> Tensor:
+def _weight_gradient(gradient: Tensor, values: Tensor, weight: Tensor) -> Tensor:
     """gradient.T @ values, of (n, outputs) and (n, inputs)."""
     # MKL uses no AVX-512 on AMD processors; without AVX-512, oneDNN is no faster for these shapes.
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        return _multiply(gradient.t(), values.t())
-    return gradient.t() @ values
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return gradient.t() @ values
+    if len(weight) < weight.shape[1]:
+        return _multiply(gradient.t(), values.t())  # transposes the gradient, which is narrow here
+    of_weight, _ = torch.ops.aten.mkldnn_linear_backward_weights(
+        gradient.to_mkldnn(), values.to_mkldnn(), weight, False
+    )
+    return of_weight  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.run_encoder import check_vocabulary, run_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
+from mtkd.models.fast_embedding import use_embedding
 from mtkd.models.fast_linear import use_linear
 from mtkd.models.model_card import SAVED, model_card, usage
 from mtkd.models.pretrained_weights import refuse_not_finite, refuse_other_types
@@ -62,6 +63,7 @@ class MultiTaskModel(nn.Module):
         self.info = info
         use_dropout(encoder)
         use_linear(encoder)
+        use_embedding(encoder)
         self.tasks = {task.head: task for task in tasks}
         check_vocabulary(encoder, tokeniser.vocab_size)
         self.set_max_length(info.max_length)

@@ -241,8 +241,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.parallel.optimizer, rate)
-        self.parallel.optimizer.step()
-        self.parallel.optimizer.zero_grad()
+        self.parallel.step()
         self.state = replace(self.state, loss=loss, terms=terms, lr=rate)
         return loss
 

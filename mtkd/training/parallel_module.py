@@ -10,6 +10,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from mtkd.training.table_gradients import TableGradients
+
 
 class ParallelModule:
     """A module that every process holds whole, and its optimiser; `ShardedModule` is for models too large.
@@ -23,14 +25,20 @@ class ParallelModule:
         optimizer: the optimiser to use in training steps.
     """
 
+    _tables: TableGradients | None = None
+
     def __init__(self, accelerator: Accelerator, module: nn.Module, optimizer: torch.optim.Optimizer):
         self._accelerator = accelerator
         self.module: nn.Module = accelerator.prepare_model(module)
         self.optimizer = optimizer
         self._params = list(module.parameters())
+        if accelerator.num_processes == 1 and accelerator.device.type == "cpu":
+            self._tables = TableGradients(module)
 
     def micro_batch(self, last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch; processes average their gradients in the last one of a step."""
+        if self._tables:
+            return self._tables.sparse()
         return contextlib.nullcontext() if last else self._accelerator.no_sync(self.module)
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
@@ -38,13 +46,25 @@ class ParallelModule:
 
         A fused optimiser divides the gradients while it reads them, which saves a pass over all of them.
         """
-        if not self.optimizer.defaults.get("fused"):
+        fused = self.optimizer.defaults.get("fused")
+        if self._tables:
+            self._tables.merge() if fused else self._tables.fill()
+        if not fused:
             return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         gradients = [param.grad for param in self._params if param.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm([each.values() if each.is_sparse else each for each in gradients])
         # As in clip_grad_norm_, 1e-6 keeps the norm of the clipped gradients below max_norm.
         self.optimizer.grad_scale = ((norm + 1e-6) / max_norm).clamp(min=1)  # type: ignore[attr-defined]
         return norm
+
+    def step(self) -> None:
+        """Update the weights, and forget the gradients."""
+        if self._tables:
+            self._tables.fill()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self._tables:
+            self._tables.clear()
 
     def gather_weights(self) -> None:
         """Copy the current weights to the caller's module; every process must call this."""

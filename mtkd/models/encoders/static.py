@@ -19,6 +19,7 @@ from torch.nn import functional
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
+from mtkd.models.fast_embedding import Embedding
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.shared_results import shared
 from mtkd.models.vector_cache import cached_vectors
@@ -113,7 +114,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
 
     def __init__(self, config: StaticConfig, vectors: Tensor | None = None):
         super().__init__(config)
-        self.embeddings = nn.Embedding(config.vocab_size, config.width)
+        self.embeddings = Embedding(config.vocab_size, config.width)
         nn.init.normal_(self.embeddings.weight, std=0.1)
         if vectors is not None:
             with torch.no_grad():
@@ -188,7 +189,10 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         weights = tokens.mask.to(table.dtype) / tokens.mask.sum(1, keepdim=True)
         if torch.compiler.is_exporting():  # ONNX has no weighted embedding bag
             return (self.embeddings(tokens.ids) * weights.unsqueeze(-1)).sum(1)
-        return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=weights)
+        sparse = self.embeddings.has_sparse_gradient(tokens.ids)
+        return functional.embedding_bag(
+            tokens.ids, table, mode="sum", per_sample_weights=weights, sparse=sparse
+        )
 
 
 def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Tensor:
