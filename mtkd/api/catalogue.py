@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from mtkd.api.argument_types import Recipe, Settings, Unlabelled
 from mtkd.output_files.remote_paths import remote_paths
@@ -12,6 +13,9 @@ from tasks.data.sources import open_data
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
+
+if TYPE_CHECKING:
+    from tasks.tokens.tokeniser import Tokeniser
 
 
 def list_tasks() -> dict[str, Task]:
@@ -63,6 +67,7 @@ def check_data(
     *,
     unlabelled: Unlabelled | None = None,
     max_length: PositiveInt = 128,
+    teacher: str | Path | None = None,
 ) -> DataReport:
     """Check the rows of some tasks and report all problems; invalid rows are reported, not raised.
 
@@ -73,9 +78,22 @@ def check_data(
             data and task files.
         max_length: the number of tokens to which your models truncate a row, 128 in most recipes; the report
             warns about longer rows.
+        teacher: a run of mtkd, a transformers checkpoint or an encoder, whose tokeniser counts the tokens; by
+            default the default encoder.
     """
     source = open_data(data)
     chosen = resolve(tasks or "glue,ax,squad", data=data)
     if tasks is None:
         chosen = [task for task in chosen if source.splits(task)] or chosen
-    return report_on(source, chosen, max_length, UnlabelledRequest({} if unlabelled is None else unlabelled))
+    rows_without_labels = UnlabelledRequest({} if unlabelled is None else unlabelled)
+    return report_on(source, chosen, max_length, rows_without_labels, _tokeniser(teacher, chosen))
+
+
+def _tokeniser(teacher: str | Path | None, tasks: list[Task]) -> Tokeniser | None:
+    if teacher is None:
+        return None
+    from mtkd.teachers.find_teachers import find_teachers
+
+    found = find_teachers(str(teacher), tasks, heads=False)
+    assert found is not None
+    return found.tokeniser()

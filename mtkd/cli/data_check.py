@@ -35,6 +35,11 @@ def data() -> None:
     help="the setting max_length of your models, which most recipes set to 128; warn about longer rows",
 )
 @click.option(
+    "--teacher",
+    metavar="DIR|NAME",
+    help="count tokens as this run, transformers checkpoint or encoder does  [default: minilm]",
+)
+@click.option(
     "--list",
     "max_lines",
     default=50,
@@ -47,16 +52,17 @@ def check(
     tasks: str | None,
     unlabelled: dict[str, Any],
     max_length: int,
+    teacher: str | None,
     max_lines: int,
     json_file: str | None,
 ) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
     Warns about imbalanced labels, labels with almost no validation rows, training rows in other splits, rows
-    that will be truncated to --max-length tokens, and text that the default vocabulary does not know.
+    that will be truncated to --max-length tokens, and text that the vocabulary of --teacher does not know.
     Training gives the same warnings about labels. The exit code is 2 if there are errors.
     """
-    report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
+    report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length, teacher=teacher)
     show(report.to_json(), json_file, lambda: _draw(report, max_lines))
     sys.exit(2 if report.error_count else 0)
 

@@ -29,7 +29,7 @@ from mtkd.pipelines.init_notes import (
 )
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
-from mtkd.pipelines.init_task import choose_task_name, task_from_guess, validate_rows
+from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.checks.data_quality import token_lengths
 from tasks.checks.split_report import unread_columns
@@ -115,7 +115,8 @@ def init_pipeline(
         data: CSV, TSV, JSONL or parquet files, whose names say which split they hold (such as dev.csv); or a
             data set on the hub, as NAME or NAME:CONFIGURATION.
         out: the directory to write to.
-        name: the name of the task; by default that of the data.
+        name: the name of the task; by default that of the data, such as `reviews`, or `rte-own` if there is
+            a built-in task `rte`.
         columns, label, kind: one or two text columns, the label column, and the task type (classify, regress,
             multilabel or span); what is not given is guessed.
         validation: the file of validation rows.
@@ -164,7 +165,9 @@ def init_pipeline(
         validate_rows(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
-    notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
+    notes += (
+        name_notes(task.name, name) + guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
+    )
     notes += probability_notes(task, splits["train"].raw)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)

@@ -22,6 +22,8 @@ from tasks.task_file import check_task
 from tasks.task_keys import A_NAME, is_name
 from tasks.task_names import GROUPS
 
+_OWN = "-own"  # ends the names of tasks that would otherwise be called like built-in ones
+
 
 def guess_from_splits(
     splits: Mapping[str, Part],
@@ -77,7 +79,8 @@ def task_from_guess(name: str, guess: Guess) -> Task:
 def choose_task_name(requested: str | None, names: Sequence[str]) -> str:
     """The name of the task: the requested one, or that of the file, its directory or the data set.
 
-    The part of a file's name that says which split it holds is left out: reg_train.csv gives `reg`.
+    The part of a file's name that says which split it holds is left out: reg_train.csv gives `reg`. The name
+    of a built-in task or group of tasks is extended: rte.csv gives `rte-own`.
     """
     if requested in TASKS or requested in GROUPS:
         what = "task" if requested in TASKS else "group of tasks"
@@ -91,7 +94,16 @@ def choose_task_name(requested: str | None, names: Sequence[str]) -> str:
     stem = real_path(path).parent.name if stem.lower() in ("", "data") else stem
     name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
     name = name if name[:1].isalpha() else f"task-{name}".strip("-")
-    return f"{name}-own" if name in TASKS or name in GROUPS else name
+    return f"{name}{_OWN}" if name in TASKS or name in GROUPS else name
+
+
+def name_notes(name: str, requested: str | None) -> list[str]:
+    """A note if the name of the task differs from that of its file (see `choose_task_name`)."""
+    of_file = name.removesuffix(_OWN)
+    if requested is not None or of_file == name or (of_file not in TASKS and of_file not in GROUPS):
+        return []
+    what = "task" if of_file in TASKS else "group of tasks"
+    return [f"the task is called {name!r}, because {of_file!r} is a built-in {what}; or use `name='NAME'`"]
 
 
 def validate_rows(task: Task, split: str, part: Part) -> None:

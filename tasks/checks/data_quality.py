@@ -15,6 +15,7 @@ from tasks.common.errors import counted
 from tasks.common.hub_loading import embedded_encoder
 from tasks.data.row_checks import Problem
 from tasks.task import Task
+from tasks.tokens.ragged import RaggedArray
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,35 +43,43 @@ def leakage(statistics: SplitStatistics) -> list[Problem]:
     return [Problem(statistics.path, None, message, "warning")]
 
 
-def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[Problem]:
-    """Warnings for rows that will be truncated, and for text outside the default vocabulary.
+def token_problems(
+    task: Task, split: SplitStatistics, max_length: int, tokeniser: Tokeniser | None = None
+) -> list[Problem]:
+    """Warnings for rows that will be truncated, and for text outside the vocabulary.
 
-    The rows of the sample are tokenised with the default tokeniser. Rows of `span` tasks are split into
-    windows and never truncated.
+    The rows of the sample are tokenised. Rows of `span` tasks are split into windows and never truncated.
 
     Args:
         max_length: tokens kept per row, special tokens included.
+        tokeniser: the teacher's; None = the default teacher's, whose vocabulary is English.
     """
-    columns, ids = _tokenised(split.sample, max_length)
-    if not any(map(len, ids)):
+    columns = _truncated(split.sample, max_length)
+    ids = _token_ids(columns, tokeniser)
+    if not any(len(column.values) for column in ids):
         return []
     messages = []
-    share = float(np.mean(_lengths(columns, ids) > max_length))
+    share = float(np.mean(_lengths(ids, tokeniser) > max_length))
     if not task.type.predicts_spans and share:
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
+        whose = "default" if tokeniser is None else "teacher's"
         messages.append(
-            f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the default tokeniser, and "
+            f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the {whose} tokeniser, and "
             f"will be truncated if the max_length of a model is {max_length:,}; a larger max_length "
             "keeps more"
         )
+    unknown_id = _default_tokenizer().token_to_id("[UNK]") if tokeniser is None else tokeniser.unknown_id
+    unknown = np.mean(np.concatenate([column.values for column in ids]) == unknown_id)
+    if tokeniser is not None and unknown > MAX_UNKNOWN_SHARE:
+        messages.append(f"{unknown:.0%} of the tokens are unknown to the vocabulary of the teacher")
     letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
     foreign = (letters - latin) / max(1, letters)
-    unknown = np.mean(np.concatenate(ids) == _default_tokenizer().token_to_id("[UNK]"))
-    if foreign > MAX_FOREIGN_SHARE or unknown > MAX_UNKNOWN_SHARE:
+    if tokeniser is None and (foreign > MAX_FOREIGN_SHARE or unknown > MAX_UNKNOWN_SHARE):
         messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
-            "default vocabulary, which is English: use an encoder or a teacher for this language"
+            "default vocabulary, which is English: use an encoder or a teacher for this language "
+            "(`teacher=NAME`)"
         )
     return [Problem(split.path, None, message, "warning") for message in messages]
 
@@ -102,11 +111,7 @@ def token_lengths(
     chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
     schema = pa.schema([(name, pa.string()) for name in task.columns])
     sample = table.select(list(task.columns)).take(np.sort(chosen)).cast(schema)
-    if tokeniser is None:
-        return _lengths(*_tokenised(sample, longest))
-    columns = _truncated(sample, longest)
-    specials = tokeniser.layout(len(columns)).n_specials
-    return np.sum([tokeniser.token_ids(column).lengths for column in columns], axis=0) + specials
+    return _lengths(_token_ids(_truncated(sample, longest), tokeniser), tokeniser)
 
 
 def _truncated(sample: pa.Table, longest: int) -> list[pa.Array]:
@@ -115,20 +120,19 @@ def _truncated(sample: pa.Table, longest: int) -> list[pa.Array]:
     return [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
 
 
-def _tokenised(sample: pa.Table, longest: int) -> tuple[list[pa.Array], list[np.ndarray]]:
-    """The texts of each column, truncated to at least `longest` tokens, and the token ids of each text."""
-    columns = _truncated(sample, longest)
-    tokenizer = _default_tokenizer()
-    return columns, [
-        np.array(text.ids, dtype=np.int64)
-        for column in columns
-        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
-    ]
+def _token_ids(columns: Sequence[pa.Array], tokeniser: Tokeniser | None) -> list[RaggedArray]:
+    """The token ids of the texts of each column, without special tokens."""
+    if tokeniser is not None:
+        return [tokeniser.token_ids(column) for column in columns]
+    encode = functools.partial(_default_tokenizer().encode_batch_fast, add_special_tokens=False)
+    return [RaggedArray.from_lists([text.ids for text in encode(column.to_pylist())]) for column in columns]
 
 
-def _lengths(columns: Sequence[pa.Array], ids: Sequence[np.ndarray]) -> np.ndarray:
+def _lengths(ids: Sequence[RaggedArray], tokeniser: Tokeniser | None) -> np.ndarray:
     """The number of tokens of each row, with special tokens."""
-    return np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
+    specials = len(ids) + 1 if tokeniser is None else tokeniser.layout(len(ids)).n_specials
+    lengths: np.ndarray = np.sum([column.lengths for column in ids], axis=0) + specials
+    return lengths
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from tasks.data.sources import DataSource
 from tasks.data.training_rows import unlabelled_rows_suffice
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import UNLABELLED, Task
+
+if TYPE_CHECKING:
+    from tasks.tokens.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def report_on(
     tasks: Sequence[Task],
     max_length: int = 128,
     unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
+    tokeniser: Tokeniser | None = None,
 ) -> DataReport:
     """Read every split of the tasks and report on it. Invalid data is reported, not raised.
 
@@ -83,6 +87,7 @@ def report_on(
     Args:
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
         unlabelled: the unlabelled rows to report on; by default those that tasks and source name.
+        tokeniser: the teacher's, which counts the tokens; None = the default teacher's.
 
     Raises:
         UserError: `unlabelled` names a task that is not among the tasks.
@@ -91,14 +96,18 @@ def report_on(
     splits: list[SplitReport] = []
     problems: list[Problem] = []
     for task in tasks:
-        task_splits, task_problems = _report_task(source, task, max_length, unlabelled)
+        task_splits, task_problems = _report_task(source, task, max_length, unlabelled, tokeniser)
         splits += task_splits
         problems += task_problems
     return DataReport(source.name, tuple(splits), tuple(problems))
 
 
 def _report_task(
-    source: DataSource, task: Task, max_length: int, unlabelled: UnlabelledRequest
+    source: DataSource,
+    task: Task,
+    max_length: int,
+    unlabelled: UnlabelledRequest,
+    tokeniser: Tokeniser | None,
 ) -> tuple[list[SplitReport], list[Problem]]:
     """The splits of a task that could be read, and the problems of the others and of the task itself."""
     problems = [Problem(task.name, None, message, "warning") for message in labels_alike(task)]
@@ -117,7 +126,13 @@ def _report_task(
     for split in task.splits:
         try:
             report, text_hashes = report_split(
-                task, split, source.batches(task, split), train_hashes, max_length, reported_columns
+                task,
+                split,
+                source.batches(task, split),
+                train_hashes,
+                max_length,
+                reported_columns,
+                tokeniser,
             )
         except UserError as error:
             if split in present or (split in task.test and split in task.files):
@@ -133,7 +148,7 @@ def _report_task(
         if batches := unlabelled.open(source, task):
             rows = append_unlabelled(task, _no_rows(task), batches, unlabelled.limit)[0]
             overlaps = overlap_warnings(source, task, rows, unlabelled.split_of(task))
-            splits.append(report_unlabelled(task, rows, overlaps, train_hashes, max_length))
+            splits.append(report_unlabelled(task, rows, overlaps, train_hashes, max_length, tokeniser))
     except UserError as error:
         problems.append(Problem(f"{task.name}/{UNLABELLED}", None, str(error)))
     return splits, problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,9 @@ from tasks.data.raw_table import RawTable
 from tasks.data.row_checks import Problem, find_problems, is_blank
 from tasks.data.rows import Rows
 from tasks.task import UNLABELLED, Task
+
+if TYPE_CHECKING:
+    from tasks.tokens.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def report_split(
     train_hashes: np.ndarray | None,
     max_length: int,
     reported_columns: set[str],
+    tokeniser: Tokeniser | None = None,
 ) -> tuple[SplitReport, np.ndarray]:
     """Read a split and report on it; returns the report and the sorted hashes of the texts of its rows.
 
@@ -73,6 +78,7 @@ def report_split(
         train_hashes: the sorted hashes of the training split, if it has been read.
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
         reported_columns: columns that warnings about earlier splits named; the new ones are added to it.
+        tokeniser: the teacher's; None = the default teacher's.
 
     Raises:
         UserError: the split cannot be read.
@@ -103,7 +109,7 @@ def report_split(
         *label_problems(task, split, statistics.path, balance),
         *groups.problems(statistics.path),
         *leakage(statistics),
-        *token_problems(task, statistics, max_length),
+        *token_problems(task, statistics, max_length, tokeniser),
     ]
     report = SplitReport(
         task=task.name,
@@ -122,7 +128,12 @@ def report_split(
 
 
 def report_unlabelled(
-    task: Task, rows: Rows, overlaps: Sequence[str], train_hashes: np.ndarray | None, max_length: int
+    task: Task,
+    rows: Rows,
+    overlaps: Sequence[str],
+    train_hashes: np.ndarray | None,
+    max_length: int,
+    tokeniser: Tokeniser | None = None,
 ) -> SplitReport:
     """The report on the unlabelled rows of a task.
 
@@ -130,6 +141,7 @@ def report_unlabelled(
         overlaps: the warnings about rows that also occur in other splits.
         train_hashes: the sorted hashes of the training split, if it has been read.
         max_length: the number of tokens to which a model truncates a row; longer rows give a warning.
+        tokeniser: the teacher's; None = the default teacher's.
     """
     path = f"{task.name}/{UNLABELLED}"
     statistics, blank = SplitStatistics(task, train_hashes), 0
@@ -148,7 +160,7 @@ def report_unlabelled(
         problems=(
             *([Problem(path, None, counted(blank, "empty text"), "warning")] if blank else []),
             *(Problem(path, None, overlap, "warning") for overlap in overlaps),
-            *token_problems(task, statistics, max_length),
+            *token_problems(task, statistics, max_length, tokeniser),
         ),
     )
 

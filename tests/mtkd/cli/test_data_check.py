@@ -1,6 +1,10 @@
 """What `mtkd data check` prints."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -45,3 +49,18 @@ def test_scores_out_of_range_and_the_number_of_lines_are_named(
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *(f"text {n},9" for n in range(20))]))
     shown = CliRunner().invoke(cli, [*words, "--list", "1"]).stdout
     assert "and 3 more lines (--list 0" in shown and "in 2 splits, summarised in 4 lines" in shown
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "run"])
+def test_tokens_are_counted_as_any_kind_of_teacher_does(
+    mtkd: Any, save_checkpoint: Callable[..., Path], tiny_teacher: Path, kind: str
+) -> None:
+    teacher = save_checkpoint("Roberta", num_labels=5) if kind == "checkpoint" else tiny_teacher
+    words = ("data", "check", "--data", "pocket", "--tasks", "rte,stsb", "--max-length", "24")
+    checked, default = mtkd(*words, "--teacher", teacher), mtkd(*words)
+    assert checked.code == default.code == 0, checked.err
+    assert "tokens of the teacher's tokeniser" in checked.out
+    same_tokens = checked.out == default.out.replace("default tokeniser", "teacher's tokeniser")
+    assert same_tokens == (kind == "run")
+    refused = mtkd(*words, "--teacher", "no/such")
+    assert refused.code == 2 and "no/such" in refused.err

@@ -197,6 +197,25 @@ def test_the_split_does_not_depend_on_the_order_and_keeps_texts_together(tmp_pat
     assert held[0] == held[1]
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "task", "built_in"),
+    [
+        ("nli.jsonl", None, "nli-own", "group of tasks"),
+        ("rte_train.jsonl", None, "rte-own", "task"),
+        ("nli.jsonl", "mine-own", "mine-own", None),
+        ("my-own.jsonl", None, "my-own", None),
+    ],
+)
+def test_a_file_named_like_a_built_in_task_gives_a_note(
+    file: str, name: str | None, task: str, built_in: str | None, tmp_path: Path
+) -> None:
+    data = write(tmp_path / file, [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(40)])
+    made = mtkd.init_pipeline(data, out=tmp_path / "job", name=name, dry_run=True)
+    notes = [note for note in made.notes if "is called" in note]
+    assert made.task.name == task and len(notes) == (built_in is not None)
+    assert not notes or f"is a built-in {built_in}; or use `name='NAME'`" in notes[0]
+
+
 @pytest.mark.parametrize("column", ["label", "tags"])
 def test_each_label_keeps_training_rows(column: str, tmp_path: Path) -> None:
     labels = [*["a", "b"] * 20, *(f"rare{n}" for n in range(20))]

@@ -26,6 +26,7 @@ from tasks.data.sources import open_data
 from tasks.glue import TASKS
 from tasks.task import Task
 from tasks.task_names import resolve
+from tasks.tokens.tokeniser import Tokeniser
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -267,6 +268,31 @@ def test_text_outside_the_vocabulary_is_a_warning(tmp_path: Path, text: str) -> 
     (unknown,) = warnings_of(tmp_path, [(f"{text} {n}", text, n % 2) for n in range(10)])
     assert "unknown to the default vocabulary" in unknown
     assert warnings_of(tmp_path, [("déjà vu: naïve café", "Übung", n % 2) for n in range(10)]) == []
+
+
+def test_tokens_are_counted_as_the_teacher_splits_them(
+    tmp_path: Path, roberta: Tokeniser, minilm: Tokeniser
+) -> None:
+    rows = [("ᚠᚢ ᚦ" if n else "cat", "dog", n % 2) for n in range(10)]
+    write(tmp_path / "pair/train.parquet", rows)
+    write(tmp_path / "pair/validation.parquet", [("cat", "dog", n % 2) for n in range(10)])
+    lengths = [
+        len(ids) for ids in roberta.hf([row[0] for row in rows], [row[1] for row in rows])["input_ids"]
+    ]
+
+    def messages(tokeniser: Tokeniser | None, max_length: int) -> list[str]:
+        report = report_on(open_data(str(tmp_path)), [PAIR], max_length, tokeniser=tokeniser)
+        return [problem.message for problem in report.splits[0].problems]
+
+    assert messages(roberta, max(lengths)) == []
+    (truncated,) = messages(roberta, max(lengths) - 1)
+    assert truncated.startswith(
+        f"90.0% of the rows have more than {max(lengths) - 1} tokens of the teacher's"
+    )
+    (foreign,) = messages(None, 64)
+    assert "which is English" in foreign
+    # Two unknown words per row, and "dog"; the first row has two known words.
+    assert messages(minilm, 64) == ["62% of the tokens are unknown to the vocabulary of the teacher"]
 
 
 def test_many_rows_with_the_same_problem_are_one_line(tmp_path: Path) -> None:
