@@ -79,7 +79,7 @@ def token_problems(
         messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: use an encoder or a teacher for this language "
-            "(`teacher=NAME`)"
+            "(`teacher='NAME'`)"
         )
     return [Problem(split.path, None, message, "warning") for message in messages]
 
