@@ -196,7 +196,7 @@ def suitable_length(task: Task, lengths: np.ndarray) -> int:
     """The `max_length` that 95% of the rows do not exceed, as a multiple of 16 within `length_limits`.
 
     Args:
-        lengths: (n,) tokens of each row (`token_lengths`).
+        lengths: (n,) tokens of each row (`TokenSample.lengths`).
     """
     shortest, longest = length_limits(task)
     return min(longest, max(shortest, 16 * math.ceil(float(np.percentile(lengths, 95)) / 16)))

@@ -31,7 +31,7 @@ from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
-from tasks.checks.data_quality import token_lengths
+from tasks.checks.data_quality import TokenSample
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
@@ -219,10 +219,10 @@ def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str
 def _choose_length(
     task: Task, train: pa.Table, max_length: int | None, plan: StudentPlan
 ) -> tuple[int, list[str]]:
-    """The `max_length` of the models, and notes on rows that are truncated; `max_length`: from the user."""
-    lengths = token_lengths(task, train, max_length or length_limits(task)[1], plan.tokeniser)
-    length = max_length or suitable_length(task, lengths)
-    return length, truncation_notes(task, lengths, length)
+    """The `max_length` of the models, and notes on the tokens of the rows; `max_length`: from the user."""
+    tokens = TokenSample.of_task(task, train, max_length or length_limits(task)[1], plan.tokeniser)
+    length = max_length or suitable_length(task, tokens.lengths)
+    return length, truncation_notes(task, tokens.lengths, length) + tokens.unknown_text()
 
 
 def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,75 @@ def leakage(statistics: SplitStatistics) -> list[Problem]:
     return [Problem(statistics.path, None, message, "warning")]
 
 
+@dataclass(frozen=True)
+class TokenSample:
+    """The tokens of some rows.
+
+    Attributes:
+        columns: the texts of each column, truncated.
+        ids: the token ids of the texts of each column, without special tokens.
+        tokeniser: the teacher's; None = the default teacher's, whose vocabulary is English.
+    """
+
+    columns: tuple[pa.Array, ...]
+    ids: tuple[RaggedArray, ...]
+    tokeniser: Tokeniser | None
+
+    @classmethod
+    def of(cls, rows: pa.Table, longest: int, tokeniser: Tokeniser | None) -> TokenSample:
+        """Tokenise texts.
+
+        Args:
+            rows: their text columns.
+            longest: exact lengths are only needed up to this number of tokens; larger lengths may be too
+                small, but stay above it.
+        """
+        texts = [column.combine_chunks().fill_null("") for column in rows.columns]
+        columns = tuple(pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts)
+        if tokeniser is not None:
+            return cls(columns, tuple(map(tokeniser.token_ids, columns)), tokeniser)
+        encode = functools.partial(_default_tokenizer().encode_batch_fast, add_special_tokens=False)
+        ids = [RaggedArray.from_lists([text.ids for text in encode(texts.to_pylist())]) for texts in columns]
+        return cls(columns, tuple(ids), tokeniser)
+
+    @classmethod
+    def of_task(
+        cls, task: Task, table: pa.Table, longest: int, tokeniser: Tokeniser | None = None
+    ) -> TokenSample:
+        """Tokenise up to 1,000 random rows of a task; for `longest` see `of`."""
+        chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
+        schema = pa.schema([(name, pa.string()) for name in task.columns])
+        return cls.of(table.select(list(task.columns)).take(np.sort(chosen)).cast(schema), longest, tokeniser)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each row, with special tokens."""
+        count = len(self.columns)
+        specials = count + 1 if self.tokeniser is None else self.tokeniser.layout(count).n_specials
+        lengths: np.ndarray = np.sum([column.lengths for column in self.ids], axis=0) + specials
+        return lengths
+
+    def unknown_text(self) -> list[str]:
+        """A warning if the vocabulary does not suit the texts."""
+        ids = np.concatenate([column.values for column in self.ids])
+        if not len(ids):
+            return []
+        if self.tokeniser is not None:
+            unknown = np.mean(ids == self.tokeniser.unknown_id)
+            message = f"{unknown:.0%} of the tokens are unknown to the vocabulary of the teacher"
+            return [message] if unknown > MAX_UNKNOWN_SHARE else []
+        unknown = np.mean(ids == _default_tokenizer().token_to_id("[UNK]"))
+        letters, latin = (_count(self.columns, pattern) for pattern in (r"\p{L}", r"\p{Latin}"))
+        foreign = (letters - latin) / max(1, letters)
+        if foreign <= MAX_FOREIGN_SHARE and unknown <= MAX_UNKNOWN_SHARE:
+            return []
+        return [
+            f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
+            "default vocabulary, which is English: use an encoder or a teacher for this language "
+            "(`teacher='NAME'`)"
+        ]
+
+
 def token_problems(
     task: Task, split: SplitStatistics, max_length: int, tokeniser: Tokeniser | None = None
 ) -> list[Problem]:
@@ -52,35 +122,21 @@ def token_problems(
 
     Args:
         max_length: tokens kept per row, special tokens included.
-        tokeniser: the teacher's; None = the default teacher's, whose vocabulary is English.
+        tokeniser: the teacher's; None = the default teacher's.
     """
-    columns = _truncated(split.sample, max_length)
-    ids = _token_ids(columns, tokeniser)
-    if not any(len(column.values) for column in ids):
-        return []
-    messages = []
-    share = float(np.mean(_lengths(ids, tokeniser) > max_length))
+    tokens = TokenSample.of(split.sample, max_length, tokeniser)
+    messages = tokens.unknown_text()
+    share = float(np.mean(tokens.lengths > max_length)) if split.sample.num_rows else 0.0
     if not task.type.predicts_spans and share:
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
         whose = "default" if tokeniser is None else "teacher's"
-        messages.append(
+        truncated = (
             f"{share:.1%} of the rows{of} have more than {max_length:,} tokens of the {whose} tokeniser, and "
             f"will be truncated if the max_length of a model is {max_length:,}; a larger max_length "
             "keeps more"
         )
-    unknown_id = _default_tokenizer().token_to_id("[UNK]") if tokeniser is None else tokeniser.unknown_id
-    unknown = np.mean(np.concatenate([column.values for column in ids]) == unknown_id)
-    if tokeniser is not None and unknown > MAX_UNKNOWN_SHARE:
-        messages.append(f"{unknown:.0%} of the tokens are unknown to the vocabulary of the teacher")
-    letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
-    foreign = (letters - latin) / max(1, letters)
-    if tokeniser is None and (foreign > MAX_FOREIGN_SHARE or unknown > MAX_UNKNOWN_SHARE):
-        messages.append(
-            f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
-            "default vocabulary, which is English: use an encoder or a teacher for this language "
-            "(`teacher='NAME'`)"
-        )
+        messages = [truncated, *messages]
     return [Problem(split.path, None, message, "warning") for message in messages]
 
 
@@ -96,43 +152,6 @@ def truncation_message(rows: str, share: float, most: str, setting: str = "max_l
     return (
         f"{share:.1%} of {rows} have more than {most}, and will be truncated; a larger {setting} keeps more"
     )
-
-
-def token_lengths(
-    task: Task, table: pa.Table, longest: int, tokeniser: Tokeniser | None = None
-) -> np.ndarray:
-    """The number of tokens of up to 1,000 random rows, with special tokens.
-
-    Args:
-        longest: exact counts are only needed up to this number; larger counts may be too small, but stay
-            above it.
-        tokeniser: None = the default teacher's.
-    """
-    chosen = np.random.default_rng(0).permutation(len(table))[:SAMPLE]
-    schema = pa.schema([(name, pa.string()) for name in task.columns])
-    sample = table.select(list(task.columns)).take(np.sort(chosen)).cast(schema)
-    return _lengths(_token_ids(_truncated(sample, longest), tokeniser), tokeniser)
-
-
-def _truncated(sample: pa.Table, longest: int) -> list[pa.Array]:
-    """The texts of each column, truncated to at least `longest` tokens."""
-    texts = [column.combine_chunks().fill_null("") for column in sample.columns]
-    return [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * longest) for column in texts]
-
-
-def _token_ids(columns: Sequence[pa.Array], tokeniser: Tokeniser | None) -> list[RaggedArray]:
-    """The token ids of the texts of each column, without special tokens."""
-    if tokeniser is not None:
-        return [tokeniser.token_ids(column) for column in columns]
-    encode = functools.partial(_default_tokenizer().encode_batch_fast, add_special_tokens=False)
-    return [RaggedArray.from_lists([text.ids for text in encode(column.to_pylist())]) for column in columns]
-
-
-def _lengths(ids: Sequence[RaggedArray], tokeniser: Tokeniser | None) -> np.ndarray:
-    """The number of tokens of each row, with special tokens."""
-    specials = len(ids) + 1 if tokeniser is None else tokeniser.layout(len(ids)).n_specials
-    lengths: np.ndarray = np.sum([column.lengths for column in ids], axis=0) + specials
-    return lengths
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:

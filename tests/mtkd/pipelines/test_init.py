@@ -216,6 +216,13 @@ def test_a_file_named_like_a_built_in_task_gives_a_note(
     assert not notes or f"is a built-in {built_in}; or use `name='NAME'`" in notes[0]
 
 
+def test_text_in_another_language_gives_a_note(tmp_path: Path) -> None:
+    for words, foreign in (("кошка и собака", True), ("café au lait", False)):
+        rows = [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)]
+        made = mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows), out=tmp_path / "job", dry_run=True)
+        assert any("which is English: use an encoder" in note for note in made.notes) == foreign
+
+
 @pytest.mark.parametrize("column", ["label", "tags"])
 def test_each_label_keeps_training_rows(column: str, tmp_path: Path) -> None:
     labels = [*["a", "b"] * 20, *(f"rare{n}" for n in range(20))]
