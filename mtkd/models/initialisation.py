@@ -86,7 +86,7 @@ def teacher_embeddings(context: InitContext, setting: str) -> Tensor:
             f"{setting}=teacher needs the teacher's vocabulary of "
             f"{context.teacher_tokeniser.vocab_size} token ids, but the student has its own of "
             f"{context.tokeniser.vocab_size}",
-            hint=f"use `student.vocabulary=wordpiece` or `{setting}=random`",
+            hint=f"use `student.vocabulary=teacher` or `{setting}=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
     return table.detach().clone() if context.kept is None else table.detach()[context.kept]

@@ -53,7 +53,7 @@ def prune_vocabulary(
         raise UserError(
             f"this vocabulary cannot be pruned, since {len(missing):,} of its characters are not tokens of "
             f"their own: {shorten(missing)}",
-            hint="use `student.vocabulary=wordpiece` (the whole vocabulary of the teacher)",
+            hint="use `student.vocabulary=teacher` (the whole vocabulary)",
         )
     if size < len(fixed):
         raise UserError(
@@ -86,7 +86,7 @@ def _required_tokens(model: dict[str, Any], specials: set[str]) -> set[str]:
         raise UserError(
             f"a vocabulary of the type {model['type']} cannot be pruned",
             expected="a teacher whose tokeniser is WordPiece, BPE or Unigram",
-            hint="use `student.vocabulary=wordpiece` (the teacher's whole one) or `student.vocabulary=word`",
+            hint="use `student.vocabulary=teacher` (the whole one) or `student.vocabulary=word`",
         )
     scores = dict(model["vocab"])
     single = {token for token in scores if len(token) == 1}

@@ -101,10 +101,10 @@ def settings_for_text(settings: DistillSettings) -> tuple[DistillSettings, list[
     if settings.supervision == "labels":
         raise _needs_teacher()
     settings, skipped_stages = _without_task_stages(settings)
-    if settings.student.vocabulary != "wordpiece":
+    if settings.student.vocabulary != "teacher":
         raise UserError(
             f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
-            hint="use `student.vocabulary=wordpiece`",
+            hint="use `student.vocabulary=teacher`",
         )
     for stage in settings.resolved_stages():
         refuse_unlabelled_settings(stage.train, "training on plain text")

@@ -162,11 +162,11 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None, *, own_lo
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest, own_losses=own_losses)
         if need.selection and getattr(teacher_ref.config, "pairs", "cross-encoder") != "cross-encoder":
             check_ranking(need.selection, store, teacher_ref.manifest)
-    if settings.student.vocabulary != "wordpiece" and validated.aligned:
+    if settings.student.vocabulary != "teacher" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
             "own vocabulary reads other tokens",
-            hint="use `student.vocabulary=wordpiece`, or remove the term",
+            hint="use `student.vocabulary=teacher`, or remove the term",
         )
 
 

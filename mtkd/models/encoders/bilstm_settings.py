@@ -75,8 +75,8 @@ class BiLSTMStudentSettings(StudentSettings):
             )
         if file and self.vocabulary != "word":
             raise UserError(
-                f"student.bilstm.embeddings={file} has vectors of words, but the student reads "
-                f"{self.vocabulary} tokens",
+                f"student.bilstm.embeddings={file} has vectors of words, but the student reads tokens of the "
+                "teacher",
                 hint="use `student.vocabulary=word`",
             )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -37,10 +37,10 @@ class StudentSettings(StrictSettings):
     Attributes:
         kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
             that an installed package adds.
-        vocabulary: "wordpiece" uses the teacher's tokeniser; "pruned" keeps only those of its tokens that
-            occur in the training texts (including unlabelled rows and corpora) and all single characters, so
-            that other words are split into shorter tokens; "word" builds a vocabulary of the words in the
-            training texts.
+        vocabulary: "teacher" uses the teacher's tokeniser; "pruned" keeps only those of its tokens that occur
+            in the training texts (including unlabelled rows and corpora) and all single characters, so that
+            other words are split into shorter tokens; "word" builds a vocabulary of the words in the training
+            texts.
         vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
             frequent ones.
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
@@ -56,13 +56,19 @@ class StudentSettings(StrictSettings):
     """
 
     kind: str
-    vocabulary: Literal["wordpiece", "pruned", "word"] = "wordpiece"
+    vocabulary: Literal["teacher", "pruned", "word"] = "teacher"
     vocabulary_size: int = Field(60_000, gt=10, le=5_000_000)
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
     head_hidden_size: int = Field(512, ge=0, le=32_768)
     init_heads: Literal["random", "linear-probe", "teacher", "auto"] = "random"
     dropout: float = Field(0.1, ge=0, lt=1)
+
+    @field_validator("vocabulary", mode="before")
+    @classmethod
+    def _earlier_name(cls, value: Any) -> Any:
+        """In older recipes and records, the vocabulary of the teacher is called "wordpiece"."""
+        return "teacher" if value == "wordpiece" else value
 
     @property
     def needs_teacher_weights(self) -> bool:

@@ -85,7 +85,7 @@ def require_teacher_vocabulary(settings: TransformerSettings, context: InitConte
     if context.own_vocabulary and settings.init in ("encoder", "teacher"):
         raise UserError(
             "the student has a vocabulary of its own, so it cannot start from pretrained layers",
-            hint="use `student.vocabulary=wordpiece` or `student.transformer.init=random`",
+            hint="use `student.vocabulary=teacher` or `student.transformer.init=random`",
         )
 
 

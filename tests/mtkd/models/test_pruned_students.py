@@ -148,7 +148,7 @@ def test_terms_that_compare_tokens_are_rejected(
     tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
 ) -> None:
     answered = mtkd(*command("layerwise-3", tiny_teacher, tmp_path / "run"))
-    assert answered.code == 2 and "student.vocabulary=wordpiece" in answered.err, answered.err
+    assert answered.code == 2 and "student.vocabulary=teacher" in answered.err, answered.err
     (tmp_path / "text.txt").write_text("a line of text\n" * 30)
     with pytest.raises(UserError, match="vocabulary=pruned is built from rows of tasks"):
         library.distill(

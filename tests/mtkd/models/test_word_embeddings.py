@@ -114,7 +114,7 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
             ["student.vocabulary=word", "student.bilstm.embedding_size=5", "student.bilstm.embeddings=v.txt"],
             ["have width 5, but those of", " 4"],
         ),
-        (["student.bilstm.embeddings=v.txt"], ["reads wordpiece tokens", "student.vocabulary=word"]),
+        (["student.bilstm.embeddings=v.txt"], ["reads tokens of the teacher", "student.vocabulary=word"]),
         (
             ["student.vocabulary=word", "student.bilstm.embeddings=techer"],
             ["student.bilstm.embeddings=techer does not exist"],

@@ -138,3 +138,8 @@ def test_giving_a_setting_twice_on_the_command_line_is_an_error() -> None:
     with pytest.raises(UserError, match=r"--set train\.lr has two values: 0\.1 and 0\.2"):
         parse_set(["train.lr=0.1", "train.steps=3", "train.lr=0.2"])
     assert parse_set(["train.lr=1e-1", "train.lr=0.1"]) == {"train.lr": 0.1}
+
+
+def test_the_earlier_name_of_the_vocabulary_of_the_teacher_can_be_read() -> None:
+    settings = load_settings("mkd-lstm", "distill", {"student.vocabulary": "wordpiece"})
+    assert settings == load_settings("mkd-lstm", "distill", {}) and settings.student.vocabulary == "teacher"
