@@ -20,8 +20,11 @@ class Embedding(nn.Embedding):
 
     def has_sparse_gradient(self, ids: Tensor) -> bool:
         """True if the gradient of a lookup of these ids is sparse: on a CPU, if they are few."""
-        few = ids.numel() * _ROWS_PER_TOKEN <= self.num_embeddings
-        return self.sparse and few and ids.device.type == "cpu"
+        if (
+            not self.sparse or ids.device.type != "cpu"
+        ):  # first, since an exported model must not depend on sizes
+            return False
+        return ids.numel() * _ROWS_PER_TOKEN <= self.num_embeddings
 
 
 def use_embedding(module: nn.Module) -> None:
