@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mtkd.device import keep_memory
 from mtkd.models.fast_dropout import attention, dropout
 from mtkd.models.fast_linear import Linear
 
@@ -52,6 +53,7 @@ def report(
 @click.command(help=__doc__)
 @click.option("--rounds", default=30, show_default=True, help="Timed rounds.")
 @click.option("--threads", default=1, show_default=True, help="Threads of torch.")
+@keep_memory()  # as every training job does
 def main(rounds: int, threads: int) -> None:
     torch.set_num_threads(threads)
     for kind in (torch.float32, torch.bfloat16):

@@ -19,7 +19,7 @@ def pretrained_encoder(model: Path) -> str | None:
         return base
     identity, run = _run_identity(model), model_directory(model).parent
     if isinstance(store := identity.get("store"), str):
-        return _encoder_of_store(Path(_find_recorded_directory(with_local_paths(store), run)))
+        return encoder_of_store(Path(_find_recorded_directory(with_local_paths(store), run)))
     start = identity.get("teacher") or identity.get("model")
     return encoder_of_teacher(_find_recorded_directory(start, run)) if isinstance(start, str) else None
 
@@ -46,10 +46,11 @@ def _find_recorded_directory(name: str, run: Path) -> str:
     return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
 
 
-def _encoder_of_store(store: Path) -> str | None:
-    """The pretrained encoder that the teacher of a store started from; None if the store is gone."""
+def encoder_of_store(store: Path) -> str | None:
+    """The pretrained encoder that the teacher of a store started from; None if it or the store is unknown."""
     described = store / "teacher"
-    return read_description(described).info.base if (described / "model.json").is_file() else None
+    base = read_description(described).info.base if (described / "model.json").is_file() else None
+    return encoder_of_teacher(base) if base else None
 
 
 def encoder_of_teacher(teacher: str) -> str | None:

@@ -15,6 +15,8 @@ from mtkd.pipelines.init_student import DEFAULT_RECIPE
 from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.label_balance import Balance
 from tasks.checks.label_quality import MIN_CLASS_ROWS, label_problems, labels_alike
+from tasks.checks.overlap import MAX_TRAINED_SHARE, trained_message
+from tasks.checks.row_hashes import hash_rows
 from tasks.common.errors import counted, shorten
 from tasks.common.records import as_toml
 from tasks.data.raw_table import RawTable
@@ -132,6 +134,16 @@ def few_validation_rows_notes(rows: int) -> list[str]:
         f"with {counted(rows, 'validation row')}, an accuracy of 80% is known only to within {width:.0f} "
         "points, and scores look too good, because the best epoch is chosen on these rows: label more"
     ]
+
+
+def trained_notes(task: Task, train: pa.Table, validation: pa.Table) -> list[str]:
+    """The warning that training will give if many validation rows are also training rows."""
+    columns = ([table[name] for name in task.columns] for table in (train, validation))
+    trained, checked = (hash_rows(texts) for texts in columns)
+    shared = np.isin(checked, trained)
+    if not len(shared) or shared.mean() <= MAX_TRAINED_SHARE:
+        return []
+    return [trained_message("the validation split", int(shared.sum()), len(shared))]
 
 
 def truncation_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:

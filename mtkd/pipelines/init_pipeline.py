@@ -24,6 +24,7 @@ from mtkd.pipelines.init_notes import (
     number_notes,
     probability_columns,
     probability_notes,
+    trained_notes,
     truncation_notes,
     unlabelled_note,
 )
@@ -184,6 +185,7 @@ def init_pipeline(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
             "for validation"
         )
+    notes += trained_notes(task, splits["train"].raw.table, splits["validation"].raw.table)
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
     plan = _plan(task, recipe, teacher, order, Path(out))

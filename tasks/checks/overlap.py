@@ -13,11 +13,11 @@ from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
-MAX_TRAINED_SHARE = 0.5  # share of validation rows that are training rows; more give a warning
+MAX_TRAINED_SHARE = 0.01  # share of validation rows that are training rows; more give a warning
 
 
 def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
-    """A warning for each validation split if most of its rows are also training rows.
+    """A warning for each validation split if more than 1% of its rows are also training rows.
 
     Args:
         train: all training rows.
@@ -27,15 +27,21 @@ def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
     for part in train.parts():
         seen.add(hash_rows(part.texts))
     hashes = seen.distinct()
-    shares = {
-        split: float(contained(hash_rows(rows.texts), hashes).mean()) for split, rows in validation.items()
-    }
+    shared = {split: contained(hash_rows(rows.texts), hashes) for split, rows in validation.items()}
     return [
-        f"{share:.0%} of the rows of {train.task}/{split} are also training rows, "
-        "so scores on it may be too high"
-        for split, share in shares.items()
-        if share > MAX_TRAINED_SHARE
+        trained_message(f"{train.task}/{split}", int(rows.sum()), len(rows))
+        for split, rows in shared.items()
+        if rows.mean() > MAX_TRAINED_SHARE
     ]
+
+
+def trained_message(split: str, trained: int, rows: int) -> str:
+    """The warning that `trained` of the `rows` of a validation split are also training rows."""
+    are = "is" if trained == 1 else "are"
+    return (
+        f"{trained:,} of the {counted(rows, 'row')} of {split} ({trained / rows:.0%}) {are} also in the "
+        "training rows, so scores on it are too high"
+    )
 
 
 def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:

@@ -198,17 +198,25 @@ def _format(path: Path) -> str:
     kind = path.suffix or path.name
     hint = None
     if path.name.lower().endswith(".json"):
-        code = f"import json; [print(json.dumps(row)) for row in json.load(open({json.dumps(str(path))}))]"
-        lines = shlex.quote(str(path.with_suffix(".jsonl")))
-        convert = f"python -c {shlex.quote(code)} > {lines}"
-        hint = f"write one JSON object per line. For an array of objects: {convert}"
+        command = _conversion(path, "json.load(f)")
+        hint = f"write one JSON object per line. For an array of objects: {command}"
     elif path.name.lower().endswith(".json.gz"):
         hint = "write one JSON object per line, into a file whose name ends in .jsonl.gz"
+    elif path.suffix.lower() == ".txt":
+        command = _conversion(path, "({'text': line.rstrip()} for line in f)")
+        hint = f"rows need column names. For one text per line, and a column 'text': {command}"
+    similar = "" if hint else did_you_mean(kind, list(READERS))
     raise UserError(
-        f"{path}: unknown kind of data file {kind!r}{did_you_mean(kind, list(READERS))}",
+        f"{path}: unknown kind of data file {kind!r}{similar}",
         expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), also with .gz; or .parquet",
         hint=hint,
     )
+
+
+def _conversion(path: Path, rows: str) -> str:
+    """The command that converts a file to JSON lines; `rows`: Python code for the rows of the open file f."""
+    code = f"import json; f = open({json.dumps(str(path))}); [print(json.dumps(row)) for row in {rows}]"
+    return f"python -c {shlex.quote(code)} > {shlex.quote(str(path.with_suffix('.jsonl')))}"
 
 
 def read_file(path: Path, texts: Sequence[str]) -> RawTable:

@@ -23,6 +23,7 @@ from mtkd.grids import TEACHER, Bench, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
 from mtkd.jobs.grid.comparison_directory import TABLE_FILE, check_comparison_directory
+from mtkd.jobs.grid.control_notes import control_notes
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
@@ -103,7 +104,7 @@ def _run_and_collect(
             scored_runs[run.cell] += [job.out.relative_to(inputs.out).as_posix() for job in run.scored]
         else:
             rows[run.cell].failed[f"{run.task_spec}, seed {run.seed}"] = errors[failed.out]
-    notes = _notes(grid, rows)
+    notes = _notes(grid, rows) + control_notes(grid, inputs)
     if inputs.teacher and not grid.refine:
         teacher, teacher_notes = _teacher_row(inputs, rows, results, say)
         rows, notes = teacher | rows, notes + teacher_notes

@@ -11,8 +11,7 @@ from mtkd.grids import Grid
 from mtkd.jobs.grid.grid_jobs import GridInputs
 from mtkd.jobs.grid.start_jobs import encoder_to_refine
 from mtkd.jobs.grid.table_row import TableRow
-from mtkd.jobs.model_origin import encoder_of_teacher
-from mtkd.models.saved_model import read_description
+from mtkd.jobs.model_origin import encoder_of_store, encoder_of_teacher
 from mtkd.teachers.teacher_names import teachers_by_task
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
@@ -63,7 +62,7 @@ def _frozen_encoder_baselines(
     grid: Grid, inputs: GridInputs, task: Task, task_spec: str
 ) -> dict[str, dict[str, RowPredictions]]:
     """Baseline -> split -> predictions of the baselines that use the pretrained encoder's vectors."""
-    encoder = _pretrained_encoder(grid, inputs, task_spec)
+    encoder = pretrained_encoder_of(grid, inputs, task_spec)
     if encoder is None or task.train is None:
         raise UserError("the teacher does not say which pretrained encoder it started from")
     source = open_data(inputs.data or None)
@@ -74,11 +73,10 @@ def _frozen_encoder_baselines(
     return encoder_baselines(task, train, validation, FrozenEncoder(encoder, inputs.out / "features"))
 
 
-def _pretrained_encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
+def pretrained_encoder_of(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
     """The pretrained encoder that the teacher of a task specification started from; None if unknown."""
     if inputs.store:
-        described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
-        return read_description(described).info.base
+        return encoder_of_store(Path(inputs.store.replace("{task}", task_spec)))
     if grid.refine:
         return encoder_to_refine(grid, inputs, task_spec)
     teacher = inputs.teacher or inputs.encoder

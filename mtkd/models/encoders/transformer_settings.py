@@ -22,9 +22,10 @@ class TransformerSettings(StrictSettings):
         embedding_size: the rank of factorised word embeddings, which are projected up to `hidden_size`;
             None = as in the encoder that the student starts from.
         init: what the student starts from: the pretrained encoder that the teacher was refined from
-            ("encoder"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
-            directory in the transformers format or an mtkd run; of a list, the first that is available and
-            has the student's sizes and the teacher's vocabulary.
+            ("encoder"; a transformers checkpoint does not name it, so the checkpoint itself is used), the
+            "teacher" itself, "random" weights, or another encoder, given as a hub name, a directory in the
+            transformers format or an mtkd run; of a list, the first that is available and has the student's
+            sizes and the teacher's vocabulary.
         init_layers: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).
         prune: whether to prune the teacher into the student, which keeps the most important heads and

@@ -216,6 +216,20 @@ def test_a_file_named_like_a_built_in_task_gives_a_note(
     assert not notes or f"is a built-in {built_in}; or use `name='NAME'`" in notes[0]
 
 
+def test_validation_rows_that_are_training_rows_give_a_note(tmp_path: Path) -> None:
+    rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(120)]
+    train = write(tmp_path / "train.jsonl", rows)
+    for first, shared in ((119, 1), (80, 40)):
+        new = [{"text": f"new {n}", "label": "ab"[n % 2]} for n in range(60)]
+        dev = write(tmp_path / "dev.jsonl", [*rows[first:], *new, *new])
+        made = mtkd.init_pipeline([train, dev], out=tmp_path / "job", dry_run=True)
+        notes = [note for note in made.notes if "also in the training rows" in note]
+        share = f"{shared} of the {shared + 120} rows of the validation split ({shared / (shared + 120):.0%})"
+        assert [note.startswith(share) for note in notes] == ([True] if shared > 1 else [])
+    alone = mtkd.init_pipeline(write(tmp_path / "own.jsonl", rows * 2), out=tmp_path / "job", dry_run=True)
+    assert not any("also in the training rows" in note for note in alone.notes), "equal texts stay together"
+
+
 def test_text_in_another_language_gives_a_note(tmp_path: Path) -> None:
     for words, foreign in (("кошка и собака", True), ("café au lait", False)):
         rows = [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)]
@@ -499,7 +513,8 @@ def test_missing_data_is_an_error(name: str, tmp_path: Path, mtkd: Callable) -> 
 def test_a_label_without_training_rows_is_named(tmp_path: Path) -> None:
     rows = [{"text": f"row {n}", "label": "good" if n % 2 else "bad"} for n in range(20)]
     write(tmp_path / "train.jsonl", rows)
-    write(tmp_path / "validation.jsonl", [*rows[:4], {"text": "odd", "label": "godo"}])
+    others = [{**row, "text": f"other {row['text']}"} for row in rows[:4]]
+    write(tmp_path / "validation.jsonl", [*others, {"text": "odd", "label": "godo"}])
     made = mtkd.init_pipeline(
         [str(tmp_path / "train.jsonl"), str(tmp_path / "validation.jsonl")], out=tmp_path / "out"
     )

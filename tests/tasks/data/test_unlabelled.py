@@ -281,12 +281,24 @@ def test_rows_that_are_also_validation_or_test_rows_are_counted() -> None:
     assert len(row_keys([a, b]).unique()) == 2
 
 
+HALF = {"a": ["x", "new"], "b": ["1", "2"], "label": [0, 1]}  # the first one is a training row
+
+
 def test_validation_rows_that_are_training_rows_are_counted() -> None:
     train = train_rows()
-    half = train_rows(columns={"a": ["x", "new"], "b": ["1", "2"], "label": [0, 1]})
-    assert trained_warnings(train, {"validation": half}) == []
+    half = train_rows(columns=HALF)
+    new = {"a": ["new"] * 99, "b": ["2"] * 99, "label": [0] * 99}
+    one_in_100 = train_rows(
+        columns={name: [half_values[0], *new[name]] for name, half_values in HALF.items()}
+    )
+    assert trained_warnings(train, {"validation": one_in_100}) == []
     assert trained_warnings(train, {"validation_a": train.slice(1, 3), "validation_b": half}) == [
-        "100% of the rows of pair/validation_a are also training rows, so scores on it may be too high"
+        f"{trained} of the 2 rows of pair/{split} ({share}) {are} also in the training rows, so scores on it "
+        "are too high"
+        for trained, split, share, are in (
+            (2, "validation_a", "100%", "are"),
+            (1, "validation_b", "50%", "is"),
+        )
     ]
 
 
