@@ -146,16 +146,17 @@ def trained_notes(task: Task, train: pa.Table, validation: pa.Table) -> list[str
     return [trained_message("the validation split", int(shared.sum()), len(shared))]
 
 
-def truncation_notes(task: Task, lengths: np.ndarray, max_length: int) -> list[str]:
-    """The warning that training will give if many rows are longer than the pipeline's `max_length`.
+def truncation_notes(task: Task, split: str, lengths: np.ndarray, max_length: int) -> list[str]:
+    """A warning if many rows of a split are longer than the pipeline's `max_length`.
 
     Args:
-        lengths: (n,) tokens of each training row.
+        split: "training" or "validation".
+        lengths: (n,) tokens of each row.
     """
     share = float(np.mean(lengths > max_length))
     if task.type.predicts_spans or share <= MAX_TRUNCATED_SHARE:
         return []
-    return [truncation_message("the training rows", share, f"{max_length} tokens") + ", but takes longer"]
+    return [truncation_message(f"the {split} rows", share, f"{max_length} tokens") + ", but takes longer"]
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:

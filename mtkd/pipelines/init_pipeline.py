@@ -189,7 +189,7 @@ def init_pipeline(
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
     plan = _plan(task, recipe, teacher, order, Path(out))
-    length, length_notes = _choose_length(task, splits["train"].raw.table, max_length, plan)
+    length, length_notes = _choose_length(task, splits, max_length, plan)
     notes += length_notes
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
@@ -219,12 +219,18 @@ def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str
 
 
 def _choose_length(
-    task: Task, train: pa.Table, max_length: int | None, plan: StudentPlan
+    task: Task, splits: Mapping[str, Part], max_length: int | None, plan: StudentPlan
 ) -> tuple[int, list[str]]:
     """The `max_length` of the models, and notes on the tokens of the rows; `max_length`: from the user."""
-    tokens = TokenSample.of_task(task, train, max_length or length_limits(task)[1], plan.tokeniser)
-    length = max_length or suitable_length(task, tokens.lengths)
-    return length, truncation_notes(task, tokens.lengths, length) + tokens.unknown_text()
+    longest = max_length or length_limits(task)[1]
+    train, validation = (
+        TokenSample.of_task(task, splits[split].raw.table, longest, plan.tokeniser)
+        for split in ("train", "validation")
+    )
+    length = max_length or suitable_length(task, train.lengths)
+    truncated = truncation_notes(task, "training", train.lengths, length)
+    truncated = truncated or truncation_notes(task, "validation", validation.lengths, length)
+    return length, truncated + train.unknown_text()
 
 
 def _plan(

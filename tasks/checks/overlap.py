@@ -13,11 +13,11 @@ from tasks.data.rows import Rows
 from tasks.data.sources import DataSource
 from tasks.task import Task
 
-MAX_TRAINED_SHARE = 0.01  # share of validation rows that are training rows; more give a warning
+MAX_TRAINED_SHARE = 0.02  # share of validation rows that are training rows; more give a warning
 
 
 def trained_warnings(train: Rows, validation: Mapping[str, Rows]) -> list[str]:
-    """A warning for each validation split if more than 1% of its rows are also training rows.
+    """A warning for each validation split if more than 2% of its rows are also training rows.
 
     Args:
         train: all training rows.

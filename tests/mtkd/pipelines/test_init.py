@@ -230,6 +230,17 @@ def test_validation_rows_that_are_training_rows_give_a_note(tmp_path: Path) -> N
     assert not any("also in the training rows" in note for note in alone.notes), "equal texts stay together"
 
 
+def test_long_validation_rows_give_a_note(tmp_path: Path) -> None:
+    rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(40)]
+    train = write(tmp_path / "train.jsonl", rows)
+    for long, noted in ((4, True), (1, False)):
+        texts = ["word " * 50 + str(n) if n < long else f"new {n}" for n in range(40)]
+        dev = write(tmp_path / "dev.jsonl", [{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts)])
+        made = mtkd.init_pipeline([train, dev], out=tmp_path / "job", dry_run=True)
+        note = f"{long / 40:.1%} of the validation rows have more than {made.max_length} tokens, and will be"
+        assert any(each.startswith(note) for each in made.notes) == noted
+
+
 def test_text_in_another_language_gives_a_note(tmp_path: Path) -> None:
     for words, foreign in (("кошка и собака", True), ("café au lait", False)):
         rows = [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)]
