@@ -60,7 +60,7 @@ def show_recipe(name: Recipe, settings: Settings | None = None) -> Any:
 
 
 @checked
-@remote_paths("data", "tasks", "unlabelled")
+@remote_paths("data", "tasks", "unlabelled", "teacher")
 def check_data(
     data: Any = None,
     tasks: TaskSpec | None = None,
@@ -86,10 +86,10 @@ def check_data(
     if tasks is None:
         chosen = [task for task in chosen if source.splits(task)] or chosen
     rows_without_labels = UnlabelledRequest({} if unlabelled is None else unlabelled)
-    return report_on(source, chosen, max_length, rows_without_labels, _tokeniser(teacher, chosen))
+    return report_on(source, chosen, max_length, rows_without_labels, _teacher_tokeniser(teacher, chosen))
 
 
-def _tokeniser(teacher: str | Path | None, tasks: list[Task]) -> Tokeniser | None:
+def _teacher_tokeniser(teacher: str | Path | None, tasks: list[Task]) -> Tokeniser | None:
     if teacher is None:
         return None
     from mtkd.teachers.find_teachers import find_teachers

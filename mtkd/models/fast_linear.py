@@ -38,6 +38,7 @@ def has_slow_mkl() -> bool:
     processor = Path("/proc/cpuinfo")
     return (
         hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.aten, "mkldnn_linear_backward_weights")
         and torch.backends.mkldnn.is_available()
         and processor.exists()
         and "AuthenticAMD" in processor.read_text(errors="replace")
@@ -81,11 +82,11 @@ class _Multiplied(torch.autograd.Function):
 
 
 def _weight_gradient(gradient: Tensor, values: Tensor, weight: Tensor) -> Tensor:
-    """gradient.T @ values, of (n, outputs) and (n, inputs)."""
+    """gradient.T @ values, of (n, outputs) and (n, inputs); of `weight`, only the shape is used."""
     # MKL uses no AVX-512 on AMD processors; without AVX-512, oneDNN is no faster for these shapes.
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return gradient.t() @ values
-    if len(weight) < weight.shape[1]:
+    if weight.shape[0] < weight.shape[1]:
         return _multiply(gradient.t(), values.t())  # transposes the gradient, which is narrow here
     of_weight, _ = torch.ops.aten.mkldnn_linear_backward_weights(
         gradient.to_mkldnn(), values.to_mkldnn(), weight, False

@@ -103,7 +103,9 @@ def name_notes(name: str, requested: str | None) -> list[str]:
     if requested is not None or of_file == name or (of_file not in TASKS and of_file not in GROUPS):
         return []
     what = "task" if of_file in TASKS else "group of tasks"
-    return [f"the task is called {name!r}, because {of_file!r} is a built-in {what}; or use `name='NAME'`"]
+    return [
+        f"the task is called {name!r}, because {of_file!r} is a built-in {what}; to change it, pass `name='NAME'`"
+    ]
 
 
 def validate_rows(task: Task, split: str, part: Part) -> None:

@@ -25,7 +25,7 @@ class ParallelModule:
         optimizer: the optimiser to use in training steps.
     """
 
-    _tables: TableGradients | None = None
+    _tables: TableGradients | None = None  # only in one process on a CPU
 
     def __init__(self, accelerator: Accelerator, module: nn.Module, optimizer: torch.optim.Optimizer):
         self._accelerator = accelerator
@@ -36,7 +36,10 @@ class ParallelModule:
             self._tables = TableGradients(module)
 
     def micro_batch(self, last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch; processes average their gradients in the last one of a step."""
+        """The context of a micro-batch; processes average their gradients in the last one of a step.
+
+        In one process on a CPU, the gradients of large embedding tables are sparse.
+        """
         if self._tables:
             return self._tables.sparse()
         return contextlib.nullcontext() if last else self._accelerator.no_sync(self.module)
@@ -48,7 +51,10 @@ class ParallelModule:
         """
         fused = self.optimizer.defaults.get("fused")
         if self._tables:
-            self._tables.merge() if fused else self._tables.fill()
+            if fused:
+                self._tables.coalesce()
+            else:
+                self._tables.to_dense()
         if not fused:
             return nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         gradients = [param.grad for param in self._params if param.grad is not None]
@@ -60,7 +66,7 @@ class ParallelModule:
     def step(self) -> None:
         """Update the weights, and forget the gradients."""
         if self._tables:
-            self._tables.fill()
+            self._tables.to_dense()
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self._tables:

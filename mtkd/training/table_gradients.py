@@ -16,11 +16,13 @@ _MIN_VALUES = 1 << 20  # smaller tables are left alone
 class TableGradients:
     """The gradients of a module's large embedding tables, without a pass over whole tables in each step.
 
-    Inside `sparse`, gradients hold the rows that were read. `fill` writes these rows into a table of zeros,
-    which the optimiser reads, and `clear` sets them to zero again after its step.
+    Inside `sparse`, gradients hold the rows that were read. `to_dense` writes these rows into a table of
+    zeros that is kept between steps, since the optimiser needs a dense gradient. `clear` sets these rows to
+    zero again.
 
     Args:
-        module: its tables of type `Embedding` are handled, except those that other modules use as well.
+        module: its tables of type `Embedding` are handled, except those that modules of other types use as
+            well, whose gradients are dense.
     """
 
     def __init__(self, module: nn.Module):
@@ -39,28 +41,29 @@ class TableGradients:
             for table in self._tables:
                 table.sparse = False
 
-    def merge(self) -> None:
-        """Sum the gradients of tokens that occur several times, which a norm needs."""
+    def coalesce(self) -> None:
+        """Sum the gradients of tokens that occur several times; a norm of them would be wrong without it."""
         for weight in self._sparse_weights():
             weight.grad = weight.grad.coalesce()  # type: ignore[union-attr]
 
     @torch.no_grad()
-    def fill(self) -> None:
+    def to_dense(self) -> None:
         """Make the sparse gradients dense."""
-        self.merge()
+        self.coalesce()
         for weight in self._sparse_weights():
             gradient = weight.grad
             assert gradient is not None
             if weight not in self._dense:
                 self._dense[weight] = torch.zeros_like(weight)
-            dense, self._filled[weight] = self._dense[weight], gradient.indices()[0]
-            dense.index_copy_(0, self._filled[weight], gradient.values())
-            weight.grad = None  # its layout cannot be changed
+            dense = self._dense[weight]
+            rows = self._filled[weight] = gradient.indices()[0]
+            dense.index_copy_(0, rows, gradient.values())
+            weight.grad = None  # a sparse gradient cannot be replaced by a dense one directly
             weight.grad = dense
 
     @torch.no_grad()
     def clear(self) -> None:
-        """Set the rows of the last `fill` to zero."""
+        """Set the rows of the last `to_dense` to zero."""
         for weight, rows in self._filled.items():
             self._dense[weight].index_fill_(0, rows, 0)
         self._filled.clear()

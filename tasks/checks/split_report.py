@@ -105,10 +105,10 @@ def report_split(
             invalid += len({problem.row for problem in labels.problems if problem.column == task.label})
             soft_kind = soft_kind or labels.soft_kind
     counts, distinct = balance.counts(), statistics.distinct()
-    different = len(with_label.distinct()) if labels_differ else len(distinct)
+    distinct_with_label = len(with_label.distinct()) if labels_differ else len(distinct)
     suspicious = [
         *label_problems(task, split, statistics.path, balance),
-        *_contradictions(task, statistics, counts, different - len(distinct)),
+        *_contradictions(task, statistics, counts, distinct_with_label - len(distinct)),
         *groups.problems(statistics.path),
         *leakage(statistics),
         *token_problems(task, statistics, max_length, tokeniser),
@@ -120,7 +120,7 @@ def report_split(
         rows=statistics.rows,
         balance=counts,
         lengths=statistics.lengths(),
-        duplicates=statistics.rows - different,
+        duplicates=statistics.rows - distinct_with_label,
         overlap=None if train_hashes is None else statistics.seen,
         problems=(*problems, *unread, *suspicious),
         soft_labels=soft_kind,
@@ -130,19 +130,18 @@ def report_split(
 
 
 def _contradictions(
-    task: Task, statistics: SplitStatistics, counts: Sequence[LabelCount], rows: int
+    task: Task, statistics: SplitStatistics, counts: Sequence[LabelCount], cases: int
 ) -> list[Problem]:
-    """A warning for rows whose texts occur with different labels, if every row has a valid label.
+    """A warning for texts that occur with different labels, if every row has a valid label.
 
     Args:
         counts: the rows of each label.
-        rows: how many rows have the texts of another row, but a different label.
+        cases: how many times a text has another label than before, equal rows counted once.
     """
     labelled = sum(count.rows for count in counts if count.label in task.labels)
-    if not rows or task.kind != "classify" or labelled < statistics.rows:
+    if not cases or task.kind != "classify" or labelled < statistics.rows:
         return []
-    have = "has" if rows == 1 else "have"
-    message = f"{counted(rows, 'row')} {have} the texts of another row, but a different label"
+    message = f"the same texts occur with different labels ({counted(cases, 'case')})"
     return [Problem(statistics.path, task.label, message, "warning")]
 
 

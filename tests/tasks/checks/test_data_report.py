@@ -214,7 +214,7 @@ def test_missing_test_rows_are_not_a_warning(tmp_path: Path) -> None:
     assert not report.problems
 
 
-CONTRADICTION = "the texts of another row, but a different label"
+CONTRADICTION = "the same texts occur with different labels"
 
 
 def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> list[str]:
@@ -239,9 +239,9 @@ def test_texts_with_different_labels_are_a_warning(tmp_path: Path) -> None:
 
     rows: list[tuple] = [(f"a {n}", "b", n % 2) for n in range(20)]
     assert messages([*rows, *rows]) == [], "these are only duplicates"
-    assert messages([*rows, ("a 0", "b", 1)]) == [f"1 row has {CONTRADICTION}"]
+    assert messages([*rows, ("a 0", "b", 1)]) == [f"{CONTRADICTION} (1 case)"]
     assert messages([*rows, ("a 0", "b", 1), ("a 0", "b", 1), ("a 3", "b", 0)]) == [
-        f"2 rows have {CONTRADICTION}"
+        f"{CONTRADICTION} (2 cases)"
     ]
     assert messages([*rows, ("a 0", "b", -1)]) == [], "it has no label"
     scores = replace(PAIR, kind="regress", labels=(), range=(0, 1))
