@@ -104,7 +104,7 @@ def name_notes(name: str, requested: str | None) -> list[str]:
         return []
     what = "task" if of_file in TASKS else "group of tasks"
     return [
-        f"the task is called {name!r}, because {of_file!r} is a built-in {what}; to change it, pass `name='NAME'`"
+        f"the task is called {name!r}, because {of_file!r} is a built-in {what}; to change it: `name='NAME'`"
     ]
 
 

@@ -213,7 +213,7 @@ def test_a_file_named_like_a_built_in_task_gives_a_note(
     made = mtkd.init_pipeline(data, out=tmp_path / "job", name=name, dry_run=True)
     notes = [note for note in made.notes if "is called" in note]
     assert made.task.name == task and len(notes) == (built_in is not None)
-    assert not notes or f"is a built-in {built_in}; to change it, pass `name='NAME'`" in notes[0]
+    assert not notes or f"is a built-in {built_in}; to change it: `name='NAME'`" in notes[0]
 
 
 def test_validation_rows_that_are_training_rows_give_a_note(tmp_path: Path) -> None:
