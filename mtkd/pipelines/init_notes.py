@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from mtkd.pipelines.init_data import Part
 from mtkd.pipelines.init_student import DEFAULT_RECIPE
-from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.label_balance import Balance
 from tasks.checks.label_quality import MIN_CLASS_ROWS, label_problems, labels_alike
 from tasks.checks.overlap import MAX_TRAINED_SHARE, trained_message
@@ -144,19 +143,6 @@ def trained_notes(task: Task, train: pa.Table, validation: pa.Table) -> list[str
     if not len(shared) or shared.mean() <= MAX_TRAINED_SHARE:
         return []
     return [trained_message("the validation split", int(shared.sum()), len(shared))]
-
-
-def truncation_notes(task: Task, split: str, lengths: np.ndarray, max_length: int) -> list[str]:
-    """A warning if many rows of a split are longer than the pipeline's `max_length`.
-
-    Args:
-        split: "training" or "validation".
-        lengths: (n,) tokens of each row.
-    """
-    share = float(np.mean(lengths > max_length))
-    if task.type.predicts_spans or share <= MAX_TRUNCATED_SHARE:
-        return []
-    return [truncation_message(f"the {split} rows", share, f"{max_length} tokens") + ", but takes longer"]
 
 
 def label_notes(task: Task, guess: Guess, splits: Mapping[str, Part]) -> list[str]:

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.init_data import Part, check_others, read_parts
-from mtkd.pipelines.init_files import length_limits, pipeline_text, suitable_length, task_text
+from mtkd.pipelines.init_files import pipeline_text, task_text
 from mtkd.pipelines.init_labels import guess_for_teacher, with_teacher_labels
+from mtkd.pipelines.init_lengths import choose_length
 from mtkd.pipelines.init_notes import (
     few_rows_notes,
     few_validation_rows_notes,
@@ -25,14 +26,12 @@ from mtkd.pipelines.init_notes import (
     probability_columns,
     probability_notes,
     trained_notes,
-    truncation_notes,
     unlabelled_note,
 )
 from mtkd.pipelines.init_split import set_aside
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
-from tasks.checks.data_quality import TokenSample
 from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
@@ -166,9 +165,8 @@ def init_pipeline(
         validate_rows(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
-    notes += (
-        name_notes(task.name, name) + guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
-    )
+    notes += name_notes(task.name, name)
+    notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
     notes += probability_notes(task, splits["train"].raw)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
@@ -189,7 +187,7 @@ def init_pipeline(
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
     plan = _plan(task, recipe, teacher, order, Path(out))
-    length, length_notes = _choose_length(task, splits, max_length, plan)
+    length, length_notes = choose_length(task, splits, max_length, plan)
     notes += length_notes
     rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
     notes += few_rows_notes(task, recipe, rows)
@@ -216,21 +214,6 @@ def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str
             expected=f"the labels of {task!r} in the order of the outputs of a checkpoint",
         )
     return orders[task]
-
-
-def _choose_length(
-    task: Task, splits: Mapping[str, Part], max_length: int | None, plan: StudentPlan
-) -> tuple[int, list[str]]:
-    """The `max_length` of the models, and notes on the tokens of the rows; `max_length`: from the user."""
-    longest = max_length or length_limits(task)[1]
-    train, validation = (
-        TokenSample.of_task(task, splits[split].raw.table, longest, plan.tokeniser)
-        for split in ("train", "validation")
-    )
-    length = max_length or suitable_length(task, train.lengths)
-    truncated = truncation_notes(task, "training", train.lengths, length)
-    truncated = truncated or truncation_notes(task, "validation", validation.lengths, length)
-    return length, truncated + train.unknown_text()
 
 
 def _plan(
