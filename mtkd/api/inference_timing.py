@@ -83,12 +83,9 @@ def _directory(model: str | Path | Model, unused_directory: Path, tasks: list[Ta
         return Path(source) if isinstance(source, str) else model.save(unused_directory)
     if not names_checkpoint(model):
         return Path(model)
-    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.evaluation.inference_bench import save_with_heads
 
-    module = MultiTaskModel.without_heads(str(model), None)
-    module.set_tasks(tasks)
-    module.save(unused_directory)
-    return unused_directory
+    return save_with_heads(str(model), tasks, unused_directory)
 
 
 def _bench_names(models: Sequence[str | Path | Model]) -> list[str]:

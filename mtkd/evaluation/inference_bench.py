@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from mtkd.output_files.worker_pools import LocalPool
 from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, unknown
 from tasks.common.progress import progress
+from tasks.task import Task
 from tasks.tokens.batching import ModelInputs, Tokens
 
 STATUS = Path("/proc/self/status")  # on Linux, the memory use of this process
@@ -149,6 +150,14 @@ def time_each_shape(models: Mapping[str, Path], settings: BenchSettings) -> dict
     timed_models = {name: models[name] for name in sorted(chosen.values(), key=list(models).index)}
     timed = {result.name: result for result in bench_inference(timed_models, settings)}
     return {name: timed[chosen[shape]] for name, shape in shapes.items()}
+
+
+def save_with_heads(encoder: str, tasks: Sequence[Task], directory: Path) -> Path:
+    """Save the encoder of a transformers checkpoint with new heads, so that it can be timed."""
+    model = MultiTaskModel.without_heads(encoder, None)
+    model.set_tasks(list(tasks))
+    model.save(directory)
+    return directory
 
 
 def time_in_turn(

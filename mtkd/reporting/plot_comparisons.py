@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from mtkd.evaluation.baselines import CONSTANT
-from mtkd.jobs.grid.compare_plot import PlottedModel, plot_models
+from mtkd.jobs.grid.compare_plot import PlottedModel, mean_seconds, plot_models
 from mtkd.reporting.models import GRID_FILE, Cost
 from tasks.common.errors import UserError, shorten
 from tasks.common.records import read_record
@@ -47,14 +46,14 @@ class _Comparison:
     table: _Table
 
     def models(self) -> Iterator[_Row]:
-        """The rows that can be plotted: trained, scored on all tasks, and timed."""
+        """The rows that can be plotted: scored on all tasks, and timed."""
         for row in self.table["rows"]:
-            if row["average"] is not None and row["ms"] and row["seconds"] and row["parameters"]:
+            if row["average"] is not None and row["ms"] and row["parameters"]:
                 yield row
 
 
 def plot_comparisons(paths: Sequence[Path], out: Path, *, overwrite: bool = False) -> Path:
-    """Plot the trained rows of several comparisons as `mtkd compare` plots those of one.
+    """Plot the timed rows of several comparisons as `mtkd compare` plots those of one.
 
     Args:
         paths: files compare.json, or the directories that hold them.
@@ -87,7 +86,7 @@ def plot_comparisons(paths: Sequence[Path], out: Path, *, overwrite: bool = Fals
             100 * (row["average"] or 0.0),
             row["ms"][batch],
             row["parameters"] or 0,
-            statistics.fmean(row["seconds"]),
+            mean_seconds(row["seconds"]),
         )
         for comparison in comparisons
         for row in comparison.models()

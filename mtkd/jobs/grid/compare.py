@@ -25,7 +25,7 @@ from mtkd.jobs.grid.compare_table import Table, metric_name
 from mtkd.jobs.grid.comparison_directory import TABLE_FILE, check_comparison_directory
 from mtkd.jobs.grid.control_notes import control_notes
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
-from mtkd.jobs.grid.given_teacher import score_given_teacher
+from mtkd.jobs.grid.given_teacher import score_given_teacher, timed_directory
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
@@ -35,11 +35,13 @@ from mtkd.jobs.grid.kept_speeds import keep_speeds
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.models.saved_model import digest_model, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.common.locks import locked, remove_leftovers
 from tasks.common.records import write_record
+from tasks.common.temporary import temporary_directory
 from tasks.task import Task
 
 
@@ -52,12 +54,14 @@ class _Results:
         task_specs: task -> the task specification of the grid that it belongs to.
         predicted: row -> predictions of its runs.
         models: cell -> the run directory of one of its models.
+        teacher: the given teacher that is timed; None if there is none, or if the grid trains it.
     """
 
     tasks: dict[str, Task] = field(default_factory=dict)
     task_specs: dict[str, str] = field(default_factory=dict)
     predicted: dict[str, PredictionsByTask] = field(default_factory=dict)
     models: dict[str, Path] = field(default_factory=dict)
+    teacher: TeacherRef | None = None
 
 
 def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: int = 1) -> Table:
@@ -121,14 +125,25 @@ def _run_and_collect(
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
-    if grid.bench.batches:
-        _write(table, inputs.out)
-        _add_times(table, results.models, rows, inputs.out, say)
-    elif kept := keep_speeds(inputs.out / TABLE_FILE, rows):
-        bench, note = kept
-        table = replace(table, grid=grid.model_copy(update={"bench": bench}), notes=[*notes, note])
+    _write(earlier := _with_earlier_times(table, inputs.out), inputs.out)
+    if not (grid.bench.batches and results.models):
+        return earlier
+    say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
+    for row in rows.values():
+        row.remove_times()
+    _add_times(table, results)
     _write(table, inputs.out)
     return table
+
+
+def _with_earlier_times(table: Table, out: Path) -> Table:
+    """The table with the inference times that an earlier call measured, if there are any."""
+    kept = keep_speeds(out / TABLE_FILE, {row.name: row for row in table.rows})
+    if not kept:
+        return table
+    bench, note = kept
+    grid = table.grid.model_copy(update={"bench": bench})
+    return replace(table, grid=grid, notes=[*table.notes, note])
 
 
 def _write(table: Table, out: Path) -> None:
@@ -235,7 +250,9 @@ def _teacher_row(
     row = _baseline_row(TEACHER, scored.predicted, results.tasks)
     row.parameters = scored.parameters
     row.parameters_without_embeddings = scored.parameters_without_embeddings
+    row.model = scored.first.digest if scored.first else None
     results.predicted[TEACHER] = scored.predicted
+    results.teacher = scored.first
     return {TEACHER: row}, []
 
 
@@ -268,24 +285,19 @@ def _add_differences(grid: Grid, rows: Mapping[str, TableRow], results: _Results
         rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
 
 
-def _add_times(
-    table: Table,
-    models: dict[str, Path],
-    rows: dict[str, TableRow],
-    out: Path,
-    say: Callable[[str], None],
-) -> None:
-    """Time the inference of the cells' models, and add it to their rows; or add a note why there is none."""
-    if models:
-        say(f"the scores are in {out / 'compare.md'}; now inference is timed")
+def _add_times(table: Table, results: _Results) -> None:
+    """Time the inference of the cells' models and of a given teacher; or add a note why it is not timed."""
+    rows = {row.name: row for row in table.rows}
+    with temporary_directory() as folder:
         try:
-            _time_students(table.grid.bench, models, rows)
+            given = {TEACHER: timed_directory(results.teacher, folder)} if results.teacher else {}
+            _time_models(table.grid.bench, given | results.models, rows)
         except UserError as error:  # the table is still useful
             table.notes.append(f"Inference was not timed: {error.problem}.")
 
 
-def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, TableRow]) -> None:
-    """Time one student of each shape; cells whose students have the same shape get the same time."""
+def _time_models(bench: Bench, models: Mapping[str, Path], rows: Mapping[str, TableRow]) -> None:
+    """Time one model of each shape; rows whose models have the same shape get the same time."""
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         for batch in bench.batches:
             settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)

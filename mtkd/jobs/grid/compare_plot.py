@@ -26,7 +26,7 @@ class PlottedModel:
         score: the average over tasks, in points.
         ms: the inference time of a batch in milliseconds.
         parameters: the number of weights.
-        seconds: the mean training time in seconds.
+        seconds: the mean training time in seconds; NaN if it is not known, as for a given teacher.
     """
 
     name: str
@@ -37,7 +37,7 @@ class PlottedModel:
 
 
 def plot_table(table: Table, path: Path) -> Path | None:
-    """Plot every trained row of a grid's table; for the arguments and the plot see `plot_models`.
+    """Plot every timed row of a grid's table; for the arguments and the plot see `plot_models`.
 
     Returns:
         The file, or None if fewer than two rows have a score and a measured inference time.
@@ -77,16 +77,17 @@ def plot_models(models: Sequence[PlottedModel], constants: Sequence[float], batc
     figure = Figure(figsize=(12, 3.6 + 0.2 * math.ceil(len(models) / columns)), layout="constrained")
     axes = figure.subplots(1, len(_COSTS), sharey=True)
     for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
-        costs = {model.name: cost(model) for model in models}
+        all_costs = {model.name: cost(model) for model in models}
         for number, (name, score) in enumerate(scores.items()):
             marker = _MARKERS[number // 10 % len(_MARKERS)]  # colours repeat after 10
-            axis.plot(costs[name], score, marker, ms=8, color=f"C{number % 10}", label=name)
+            axis.plot(all_costs[name], score, marker, ms=8, color=f"C{number % 10}", label=name)
+        costs = {name: cost for name, cost in all_costs.items() if not math.isnan(cost)}
         front = pareto_front(costs, scores)
         axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
         for score in constants:
             axis.axhline(score, color="0.7", ls=":", lw=1)
         axis.set_xscale("log")
-        wide_range = max(costs.values()) > 50 * min(costs.values())
+        wide_range = max(costs.values(), default=0) > 50 * min(costs.values(), default=0)
         axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide_range else (1, 2, 5)))
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
@@ -109,8 +110,13 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
     return front
 
 
+def mean_seconds(seconds: Sequence[float]) -> float:
+    """The mean training time; NaN for a row without training."""
+    return statistics.fmean(seconds) if seconds else math.nan
+
+
 def _model_of(row: TableRow, score: float, batch: int) -> PlottedModel:
-    return PlottedModel(row.name, score, row.ms[batch], row.parameters or 0, statistics.fmean(row.seconds))
+    return PlottedModel(row.name, score, row.ms[batch], row.parameters or 0, mean_seconds(row.seconds))
 
 
 _COSTS: Mapping[str, Callable[[PlottedModel], float]] = {

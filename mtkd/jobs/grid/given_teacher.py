@@ -1,4 +1,4 @@
-"""Score a teacher that is given to a grid, since no run of the grid scores it."""
+"""Score and time a teacher that is given to a grid, since no run of the grid does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mtkd.device import find_device
 from mtkd.evaluation.differences import Splits
+from mtkd.evaluation.inference_bench import save_with_heads
 from mtkd.evaluation.scoring import read_predictions, write_predictions
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask
@@ -15,6 +16,8 @@ from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
 from mtkd.models.parameter_count import count_parameters
 from mtkd.teachers.find_teachers import find_teachers
 from mtkd.teachers.teacher_names import teachers_by_task
+from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.training.run_directory import PREDICTIONS
 from tasks.common.digests import DIGESTS, write_digests
 from tasks.common.errors import UserError
@@ -51,11 +54,13 @@ class TeacherScores:
         predicted: task -> seed 0 -> split -> predictions.
         parameters: the number of weights, of the largest model if each task has a teacher of its own;
             `parameters_without_embeddings`: outside the word embeddings.
+        first: the teacher of the first task; None if no task was scored.
     """
 
     predicted: PredictionsByTask = field(default_factory=dict)
     parameters: int = 0
     parameters_without_embeddings: int = 0
+    first: TeacherRef | None = None
 
 
 def score_given_teacher(
@@ -85,9 +90,11 @@ def score_given_teacher(
         if not runs:
             continue
         try:
-            splits, record = _score(inputs, task, task_specs[name], runs[0], say)
+            teacher = _find(inputs, task, task_specs[name])
+            splits, record = _score(inputs, teacher, task, runs[0], say)
         except UserError as error:
             raise UserError(f"it cannot be scored on {name}: {error.problem}") from error
+        result.first = result.first or teacher
         result.predicted[name] = {0: splits}
         if record.parameters > result.parameters:
             result.parameters = record.parameters
@@ -95,16 +102,29 @@ def score_given_teacher(
     return result
 
 
-def _score(
-    inputs: GridInputs, task: Task, task_spec: str, rows_of_cells: Splits, say: Callable[[str], None]
-) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
-    """The teacher's predictions for the rows of a task, read from `out` or computed."""
+def timed_directory(teacher: TeacherRef, unused_directory: Path) -> Path:
+    """The directory of a teacher; the encoder of a checkpoint is first saved to `unused_directory`."""
+    if not isinstance(teacher, CheckpointRef):
+        return Path(teacher.name)
+    assert teacher.saved is not None
+    return save_with_heads(str(teacher.directory), teacher.saved.tasks, unused_directory)
+
+
+def _find(inputs: GridInputs, task: Task, task_spec: str) -> TeacherRef:
+    """The teacher of a task."""
     given = (inputs.teacher or "").replace("{task}", task_spec)
     teachers = [teacher for name, teacher in teachers_by_task(given) if name in (None, task.name)]
     if not teachers:
         raise UserError("no teacher is named for it")
     teacher = find_teachers(teachers, [task], heads=True, labels=inputs.labels_of_teacher([task]))
     assert teacher is not None
+    return teacher
+
+
+def _score(
+    inputs: GridInputs, teacher: TeacherRef, task: Task, rows_of_cells: Splits, say: Callable[[str], None]
+) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
+    """The teacher's predictions for the rows of a task, read from `out` or computed."""
     identity = digest_bytes(teacher.digest or teacher.name, *_row_parts(rows_of_cells))
     directory = inputs.out / _FOLDER / file_name(task.name)
     if cached := _read(directory, identity, task):

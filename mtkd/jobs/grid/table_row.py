@@ -22,7 +22,7 @@ class TableRow:
         failed: "task, seed N" -> error message.
         parameters: the number of the model's weights; `parameters_without_embeddings`: outside the word
             embeddings.
-        model: the digest of the weights of the model that is timed; None for rows without training.
+        model: the digest of the weights of the model that is timed; None for baselines.
         seconds: training time of each run, in seconds.
         speed: batch size -> inference speed on the CPU relative to the first row that is timed.
         ms: batch size -> inference time on the CPU in milliseconds.
@@ -50,6 +50,10 @@ class TableRow:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     differences: dict[str, Difference] = field(default_factory=dict)
     above_majority: dict[str, Difference] = field(default_factory=dict)
+
+    def remove_times(self) -> None:
+        """Remove all inference times."""
+        self.speed, self.ms, self.gpu_speed, self.gpu_ms = {}, {}, {}, {}
 
     def mean(self, task: str) -> float:
         """The mean score of a task over seeds; NaN if it has none."""

@@ -12,9 +12,12 @@ import pytest
 
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid import given_teacher
-from mtkd.jobs.grid.given_teacher import TeacherScores, score_given_teacher
+from mtkd.jobs.grid.given_teacher import TeacherScores, score_given_teacher, timed_directory
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask
 from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import read_saved
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from tasks.common.errors import UserError
 from tasks.common.files import is_temporary
 from tasks.task_names import resolve
@@ -72,6 +75,21 @@ def test_checkpoints_are_scored_once_in_the_given_order_of_their_labels(
     again = score(tmp_path / "teach/{task}", printed, teacher_labels=LABELS)
     assert len(printed) == 3 and again.parameters == plain.parameters
     assert (again.predicted["sst2"][0]["validation"].predictions == after.predictions).all()
+
+
+def test_the_teacher_of_the_first_task_is_timed(
+    score: Score, save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path
+) -> None:
+    assert score(tiny_teacher).first is not None
+    first = score(f"rte={save_checkpoint('Bert', 'teach/rte')},sst2={tiny_teacher}").first
+    assert isinstance(first, CheckpointRef) and first.task == TASKS["rte"]
+    directory = timed_directory(first, tmp_path / "timed")
+    saved = read_saved(directory)
+    assert [task.name for task in saved.tasks] == ["rte"] and saved.config.spec == first.config.spec
+    assert first.digest and "rte" in MultiTaskModel.load(directory).tasks
+    second = score(tiny_teacher).first
+    assert second and timed_directory(second, tmp_path / "unused") == tiny_teacher
+    assert not (tmp_path / "unused").exists()
 
 
 def test_damaged_scores_are_recomputed(score: Score, tiny_teacher: Path, tmp_path: Path) -> None:
