@@ -44,12 +44,16 @@ def with_text_columns(task: Task, columns: Sequence[str]) -> Task:
         columns: one name for each text; () = those of the task.
 
     Raises:
-        UserError: these are more or fewer names than the task has texts.
+        UserError: these are more or fewer names than the task has texts, or one is given twice.
     """
     if len(columns) not in (0, len(task.columns)):
         raise UserError(
             f"`columns={list(columns)}` has {counted(len(columns), 'name')}",
             expected=f"one for each text of the task {task.name!r}: {', '.join(task.columns)}",
+        )
+    if len(set(columns)) < len(columns):
+        raise UserError(
+            f"`columns={list(columns)}` names {columns[0]!r} twice", expected="another column for each text"
         )
     return replace(task, columns=tuple(columns) or task.columns)
 

@@ -109,7 +109,8 @@ def predict(
 ) -> int:
     """Predict every row of a file, and write all its columns with `prediction` and further columns added.
 
-    The suffix of a file gives its format: JSON lines, CSV, TSV or parquet; text may be gzipped (`.jsonl.gz`).
+    The suffix of a file gives its format: JSON lines, CSV, TSV, parquet, or (only to read) .txt with one text
+    per line. Text may be gzipped (`.jsonl.gz`).
     Files are processed part by part, so memory use does not depend on their length, except for `rank` tasks,
     whose groups are predicted together. The output appears when it is complete. With an exported model, torch
     is not needed.
@@ -127,7 +128,8 @@ def predict(
         out: the file to write; "-" or "/dev/stdout" = standard output.
         columns: the text columns of the file in the order of the task's, if they have other names.
         format: "jsonl", "csv", "tsv" or "parquet", for files without such a suffix, and for standard input
-            and output. By default, standard input is JSON lines, and the output has the input's format.
+            and output. By default, standard input is JSON lines, and the output has the input's format
+            (JSON lines for parquet and .txt).
         block: rows read at once; they are sorted by length, which saves padding.
         batch: rows per forward pass.
         threads: CPU threads; None = all cores for an exported model, and torch's current setting for others.

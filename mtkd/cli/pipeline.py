@@ -83,7 +83,7 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 @click.option(
     "--max-length",
     type=click.IntRange(8, MAX_TOKENS),
-    help="tokens per row; longer rows are truncated  [default: enough for 95% of the training rows]",
+    help="tokens per row; longer rows are truncated  [default: enough for 95% of the rows]",
 )
 @click.option("--recipe", default="layerwise-3", metavar="NAME|FILE", help="the recipe of the student")
 @click.option(
@@ -99,7 +99,8 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
 
     DATA are CSV, TSV, JSONL or parquet files, whose names (such as dev.csv, test.csv or unlabelled.csv) say
-    what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION.
+    what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION. Unlabelled text may also be a
+    .txt file with one text per line.
     """
     from mtkd.pipelines.init_pipeline import init_pipeline
 

@@ -140,7 +140,7 @@ def _relation(out: PurePosixPath, path: Path, argument: str) -> str | None:
 
 
 def _holds_rows(out: PurePosixPath) -> bool:
-    """True for an existing file of rows or plain text."""
+    """True for an existing file of rows or of plain text."""
     from tasks.data.file_readers import suffix_of
 
-    return Path(out).is_file() and (suffix_of(Path(out)) is not None or ".txt" in out.suffixes)
+    return Path(out).is_file() and suffix_of(Path(out)) is not None

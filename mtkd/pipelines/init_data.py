@@ -99,6 +99,14 @@ def read_parts(
     return splits, others
 
 
+def with_text_column(part: Part, columns: Sequence[str]) -> Part:
+    """The rows, in which the texts of a .txt file are in the task's only text column."""
+    is_lines = part.path is not None and suffix_of(part.path) == ".txt"
+    if not is_lines or len(columns) != 1:
+        return part
+    return replace(part, raw=replace(part.raw, table=part.raw.table.rename_columns(list(columns))))
+
+
 def _refuse_repeated(files: Sequence[str | Path]) -> None:
     """Raise UserError if a file is given twice, even by different paths."""
     known: dict[Path, str] = {}

@@ -22,7 +22,7 @@ def choose_length(
         TokenSample.of_task(task, splits[split].raw.table, longest, plan.tokeniser)
         for split in ("train", "validation")
     )
-    length = max_length or suitable_length(task, train.lengths)
+    length = max_length or max(suitable_length(task, split.lengths) for split in (train, validation))
     truncated = _truncation_notes(task, "training", train.lengths, length)
     truncated = truncated or _truncation_notes(task, "validation", validation.lengths, length)
     return length, truncated + train.unknown_text()

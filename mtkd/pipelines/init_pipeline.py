@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
-from mtkd.pipelines.init_data import Part, check_others, read_parts
+from mtkd.pipelines.init_data import Part, check_others, read_parts, with_text_column
 from mtkd.pipelines.init_files import pipeline_text, task_text
 from mtkd.pipelines.init_labels import guess_for_teacher, with_teacher_labels
 from mtkd.pipelines.init_lengths import choose_length
@@ -120,12 +120,13 @@ def init_pipeline(
         columns, label, kind: one or two text columns, the label column, and the task type (classify, regress,
             multilabel or span); what is not given is guessed.
         validation: the file of validation rows.
-        unlabelled: files of unlabelled rows.
+        unlabelled: files of unlabelled rows; a .txt file has one text per line.
         validation_fraction: the fraction of the training rows that is set aside for validation if there are
             no validation rows; by default 0.1, and at most 5,000 texts. Rows with the same texts stay
             together, and each label keeps training rows.
         max_length: the number of tokens to which the models truncate a row; by default, enough for 95% of the
-            training rows, as the teacher splits them (at most 256, for questions 384).
+            training rows and 95% of the validation rows, as the teacher splits them (at most 256, for
+            questions 384).
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
@@ -154,6 +155,8 @@ def init_pipeline(
     order = _given_order(task_name, teacher, teacher_labels)
     named_teacher = str(teacher) if teacher else None
     guess = guess_for_teacher(splits, columns, label, kind, named_teacher, task_name, order)
+    others = [with_text_column(part, guess.columns) for part in others]
+    splits = {split: with_text_column(part, guess.columns) for split, part in splits.items()}
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(task_name, guess)
     notes: list[str] = []

@@ -16,7 +16,7 @@ from tasks.data.missing_data import similar_split
 from tasks.data.sources import DataSource, ReadBatches, ReadSplit, at_once, known_as, read_all_batches
 from tasks.task import UNLABELLED, Task
 
-_SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
+_SUFFIXES = tuple(suffix for suffix in READERS if suffix not in (".tsv", ".txt"))
 
 
 class DirectorySource(DataSource):
@@ -109,7 +109,7 @@ class DirectorySource(DataSource):
 
 def _split_files(parent: Path, split: str) -> list[Path]:
     """The file of a split in a directory, or its shards; empty if there is none."""
-    for suffix in _SUFFIXES:
+    for suffix in (*_SUFFIXES, *((".txt",) if split == UNLABELLED else ())):
         path = parent / f"{split}{suffix}"
         if path.is_file():
             return [path]

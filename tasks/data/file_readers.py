@@ -1,4 +1,4 @@
-"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), as a whole or in batches."""
+"""Reading a file of raw rows (parquet, JSON lines, CSV, TSV or plain text), as a whole or in batches."""
 
 from __future__ import annotations
 
@@ -172,6 +172,19 @@ def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -
     return None
 
 
+def _txt_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read one text per line; blank lines are skipped.
+
+    The column is called "text", or has the name of the text column if there is only one.
+    """
+    collected = _Collected(path, size)
+    collected.names = list(texts) if len(texts) == 1 else ["text"]
+    for number, line in enumerate(text_lines(path, collected.bad, "\n", legacy=True), start=1):
+        if line.strip() and collected.add([line.rstrip("\r\n")], number):
+            yield collected.table()
+    yield from collected.rest()
+
+
 _Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
 READERS: dict[str, _Batches] = {
     ".parquet": parquet_batches,
@@ -179,6 +192,7 @@ READERS: dict[str, _Batches] = {
     ".json-lines": _jsonl_batches,
     ".csv": _csv_batches,
     ".tsv": _tsv_batches,
+    ".txt": _txt_batches,
 }
 
 
@@ -198,25 +212,21 @@ def _format(path: Path) -> str:
     kind = path.suffix or path.name
     hint = None
     if path.name.lower().endswith(".json"):
-        command = _conversion(path, "json.load(f)")
-        hint = f"write one JSON object per line. For an array of objects: {command}"
+        code = f"import json; [print(json.dumps(row)) for row in json.load(open({json.dumps(str(path))}))]"
+        lines = shlex.quote(str(path.with_suffix(".jsonl")))
+        hint = (
+            "write one JSON object per line. For an array of objects: "
+            f"python -c {shlex.quote(code)} > {lines}"
+        )
     elif path.name.lower().endswith(".json.gz"):
         hint = "write one JSON object per line, into a file whose name ends in .jsonl.gz"
-    elif path.suffix.lower() == ".txt":
-        command = _conversion(path, "({'text': line.rstrip()} for line in f)")
-        hint = f"rows need column names. For one text per line, and a column 'text': {command}"
     similar = "" if hint else did_you_mean(kind, list(READERS))
     raise UserError(
         f"{path}: unknown kind of data file {kind!r}{similar}",
-        expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), also with .gz; or .parquet",
+        expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), .txt (one text per line), "
+        "also with .gz; or .parquet",
         hint=hint,
     )
-
-
-def _conversion(path: Path, rows: str) -> str:
-    """The command that converts a file to JSON lines; `rows`: Python code for the rows of the open file f."""
-    code = f"import json; f = open({json.dumps(str(path))}); [print(json.dumps(row)) for row in {rows}]"
-    return f"python -c {shlex.quote(code)} > {shlex.quote(str(path.with_suffix('.jsonl')))}"
 
 
 def read_file(path: Path, texts: Sequence[str]) -> RawTable:

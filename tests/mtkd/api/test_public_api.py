@@ -394,6 +394,8 @@ def test_text_columns_of_other_names_are_named(teacher: mtkd.Model, processes: A
         mtkd.UserError, match="expected: one for each text of the task 'rte': sentence1, sent"
     ):
         teacher.predict("rte", frame, columns=["headline"])
+    with pytest.raises(mtkd.UserError, match="names 'headline' twice"):
+        teacher.predict("rte", frame, columns=["headline", "headline"])
 
     frame.to_csv(tmp_path / "rows.csv", index=False)
     words = ("predict", "--model", teacher.path, "--task", "rte", "--in", tmp_path / "rows.csv")

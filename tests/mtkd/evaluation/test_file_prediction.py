@@ -97,6 +97,16 @@ def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> No
     ]
 
 
+def test_a_text_file_has_one_text_per_line_unless_a_format_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_bytes(b"text\r\na, b\n\n  \n c\n")
+    assert predict_file(predict_by_length, TASK, source, tmp_path / "out.csv") == 3
+    assert [row["text"] for row in read(tmp_path / "out.csv")] == ["text", "a, b", " c"]
+    assert predict_file(predict_by_length, TASK, source, tmp_path / "out.txt", format="tsv") == 4
+    written = (tmp_path / "out.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in written] == ["text", "a, b", "", "  ", " c"]
+
+
 def test_predictions_without_probabilities_are_one_column(tmp_path: Path) -> None:
     predict_file(
         predict_by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False

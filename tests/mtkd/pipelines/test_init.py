@@ -230,15 +230,29 @@ def test_validation_rows_that_are_training_rows_give_a_note(tmp_path: Path) -> N
     assert not any("also in the training rows" in note for note in alone.notes), "equal texts stay together"
 
 
-def test_long_validation_rows_give_a_note(tmp_path: Path) -> None:
+def test_long_validation_rows_increase_the_length_or_give_a_note(tmp_path: Path) -> None:
     rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(40)]
     train = write(tmp_path / "train.jsonl", rows)
-    for long, noted in ((4, True), (1, False)):
+    for long, length in ((4, 64), (1, 32)):
         texts = ["word " * 50 + str(n) if n < long else f"new {n}" for n in range(40)]
         dev = write(tmp_path / "dev.jsonl", [{"text": t, "label": "ab"[n % 2]} for n, t in enumerate(texts)])
-        made = mtkd.init_pipeline([train, dev], out=tmp_path / "job", dry_run=True)
-        note = f"{long / 40:.1%} of the validation rows have more than {made.max_length} tokens, and will be"
-        assert any(each.startswith(note) for each in made.notes) == noted
+        for given in (None, 32):
+            made = mtkd.init_pipeline([train, dev], out=tmp_path / "job", max_length=given, dry_run=True)
+            assert made.max_length == (given or length)
+            note = f"{long / 40:.1%} of the validation rows have more than 32 tokens, and will be truncated"
+            assert any(each.startswith(note) for each in made.notes) == (long == 4 and given is not None)
+
+
+def test_unlabelled_text_may_be_one_text_per_line(tmp_path: Path) -> None:
+    rows = [{"review": f"row {n}", "stars": "ab"[n % 2]} for n in range(40)]
+    train = write(tmp_path / "train.jsonl", rows)
+    text = tmp_path / "more.txt"
+    text.write_text("one, two\n\n  three\nfour\n", encoding="utf-8")
+    made = mtkd.init_pipeline([train, text], out=tmp_path / "job")
+    assert made.rows["unlabelled"] == 3 and made.task.columns == ("review",)
+    (task,) = resolve(str(tmp_path / "job" / f"{made.task.name}.toml"))
+    read = UnlabelledRequest({task.name: str(text)}).open(open_data(None), task)
+    assert read and [raw.table["review"].to_pylist() for raw in read()] == [["one, two", "  three", "four"]]
 
 
 def test_text_in_another_language_gives_a_note(tmp_path: Path) -> None:
@@ -433,7 +447,7 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         (
             {"rows.txt": "a"},
             [],
-            ["rows.txt: unknown kind of data file '.txt'", "expected: .csv, .tsv, .jsonl"],
+            ["rows.txt has one column, 'text'", "expected: a text column and a label column"],
         ),
         (
             {"dev.csv": ROWS, "test.csv": ROWS},

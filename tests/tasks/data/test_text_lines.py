@@ -129,7 +129,7 @@ def test_gzipped_text_is_unpacked_and_damaged_files_are_rejected(tmp_path: Path)
         (tmp_path / "rows.jsonl.gz").write_bytes(content)
         with pytest.raises(UserError, match=r"cannot read .*rows\.jsonl\.gz"):
             read_file(tmp_path / "rows.jsonl.gz", ["text"])
-    assert [suffix_of(Path(name)) for name in ("a.CSV.gz", "b.tsv", "c.parquet.gz", "d.txt", "e")] == [
+    assert [suffix_of(Path(name)) for name in ("a.CSV.gz", "b.tsv", "c.parquet.gz", "d.md", "e")] == [
         ".csv",
         ".tsv",
         None,
