@@ -1,4 +1,4 @@
-"""The augmenter interface: making unlabelled copies of rows."""
+"""The interface of augmenters, which make unlabelled copies of rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Augmenter(Protocol):
         return SCHEMA
 
     @property
-    def counted(self) -> tuple[str, ...]:
+    def count_names(self) -> tuple[str, ...]:
         """The keys of `Copies.counts`, whose sums are recorded in the manifest."""
         return ()
 
@@ -70,23 +70,24 @@ class Augmenter(Protocol):
         """All settings that affect the copies, by name."""
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """A description of the method in a few sentences, for the dataset card."""
 
     @property
     def reads_files(self) -> bool:
-        """True if `prepare` and `part` also take `FileRows`, which only other processes should read."""
+        """True if `prepare` and `for_rows` also take `FileRows`, which only other processes should read."""
         return False
 
     @property
     def chunk_copies(self) -> int | None:
-        """Approximate number of copies that are written together; None = those that `make` yields together.
+        """Approximate number of copies that are written together; None = those of each `Copies`.
 
-        `make` can then yield the copies of each row by themselves, so that progress is shown after each row.
+        With a number, `make_copies` can yield the copies of each row by themselves, so that progress is shown
+        after each row.
         """
         return None
 
-    def check(self) -> None:
+    def check_requirements(self) -> None:
         """Raise UserError if something that `prepare` needs is missing. Called before rows are read."""
         return
 
@@ -98,7 +99,7 @@ class Augmenter(Protocol):
         """
         return self
 
-    def part(self, rows: Rows) -> Augmenter:
+    def for_rows(self, rows: Rows) -> Augmenter:
         """Return an augmenter reduced to what it needs for these rows, to be sent to another process."""
         return self
 
@@ -110,7 +111,7 @@ class Augmenter(Protocol):
         """
         return None
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in bounded chunks.
 
         An augmenter that makes questions may make fewer than `copies` for a row.
@@ -118,9 +119,9 @@ class Augmenter(Protocol):
 
 
 def works_row_by_row(augmenter: Augmenter) -> bool:
-    """True if an augmenter needs only the rows that it copies: it overrides neither `prepare` nor `part`."""
+    """True if an augmenter overrides neither `prepare` nor `for_rows`, and so needs only the copied rows."""
     augmenter_class = type(augmenter)
-    return augmenter_class.prepare is Augmenter.prepare and augmenter_class.part is Augmenter.part
+    return augmenter_class.prepare is Augmenter.prepare and augmenter_class.for_rows is Augmenter.for_rows
 
 
 def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from augment.augmenter import Augmenter, Copies, copies_table
-from augment.counter_rng import G, below, mix, streams_of, threshold
+from augment.counter_rng import INCREMENT, integers_below, splitmix64, streams_of, threshold
 from augment.tagged_text import split_words
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
 from tasks.common.errors import UserError
@@ -75,7 +75,7 @@ class Contextual(Augmenter):
     name = "contextual"
     shard_copies = 20_000
     chunk_copies = _CHUNK
-    about = (
+    description = (
         "Each word is replaced with probability p (TinyBERT, Jiao et al. 2020): a word of one token by one "
         "of the most likely words of a masked language model at that place, any other word by one of its "
         "nearest neighbours among word vectors. For pairs of texts, the copies alter the first text, the "
@@ -132,7 +132,7 @@ class Contextual(Augmenter):
         """Loads the model in another process."""
         return partial(_load_in_worker, replace(self, model=path_for_workers(self.model)))
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of each row, in row order.
 
         The model is run once for each word of a text, so a long text takes minutes on a CPU.
@@ -168,11 +168,11 @@ class Contextual(Augmenter):
         before = 0  # words of the row's texts so far
         for number, (text, candidates) in enumerate(prepared[text] for text in texts):
             sizes = np.array([len(some) for some in candidates], np.int64)
-            steps = G * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
-            draws = mix(streams[:, None] + steps)
+            steps = INCREMENT * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
+            draws = splitmix64(streams[:, None] + steps)
             active = (turn != 1 - number) | (len(texts) == 1)
             replaced = active[:, None] & (draws < threshold(self.p)) & (sizes > 0)
-            chosen = below(mix(draws + G), sizes)
+            chosen = integers_below(splitmix64(draws + INCREMENT), sizes)
             columns.append([])
             for copy in range(copies):
                 parts = list(text.parts)

@@ -21,6 +21,6 @@ def copies_warnings(manifest: CorpusManifest) -> list[str]:
         if p is not None and task.unchanged > _MAX_UNCHANGED:
             warnings.append(
                 f"no word is changed in {task.unchanged:.1%} of the copies of {task.name}; "
-                f"a higher probability than `p={p}` changes more of them"
+                f"raise `p` (now {p}) to change more of them"
             )
     return warnings

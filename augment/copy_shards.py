@@ -35,7 +35,7 @@ def make_copies(inputs: tuple[Augmenter, SourceRows, int], advance: Advance) -> 
     if isinstance(rows, RowsInFiles):
         rows = rows.read()
         rows = plain_strings(rows.take(np.arange(len(rows))))
-    chunks = _reported(method.make(rows, count), advance)
+    chunks = _reported(method.make_copies(rows, count), advance)
     if (together := getattr(method, "chunk_copies", None)) is not None:
         chunks = _joined(chunks, max(1, together // count) * count)
     if method.kind == "copies":

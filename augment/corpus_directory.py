@@ -48,7 +48,7 @@ def corpus_difference(directory: Path) -> str:
     return "it was made with other settings or from other data"
 
 
-def recorded_digests(out: Path) -> Mapping[str, str]:
+def corpus_digests(out: Path) -> Mapping[str, str]:
     """File -> digest of the shards in the manifest of an earlier, finished run; empty if there is none."""
     shards = read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
     return {shard.file: shard.sha256 for shard in shards}

@@ -14,7 +14,7 @@ import numpy as np
 
 from augment.augmenter import Augmenter
 from augment.copy_shards import COPY_COUNTS, copier, make_copies, plain_strings
-from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, corpus_digests
 from augment.dataset_card import dataset_card
 from augment.source_rows import SourceRows, content_digests
 from mtkd.output_files.distributed import ALONE, ProcessGroup
@@ -110,7 +110,7 @@ def check_corpus_output(
 
 def unfinished_rows(spec: CorpusSpec, rows: Mapping[str, SourceRows], out: Path) -> dict[str, np.ndarray]:
     """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
-    missing = _output(spec, rows, out).missing(recorded_digests(out))
+    missing = _output(spec, rows, out).missing(corpus_digests(out))
     parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
     return {task: np.concatenate([np.zeros(0, int), *indices]) for task, indices in parts.items()}
 
@@ -156,13 +156,13 @@ def write_corpus(
             release_pages()
         if load:
             return None, part, shard.per_row
-        return augmenter.part(part) if takes_part else augmenter, part, shard.per_row
+        return augmenter.for_rows(part) if takes_part else augmenter, part, shard.per_row
 
     difference = partial(corpus_difference, out)
     with open_directory(
         out, CORPUS_KIND, output.key, overwrite=overwrite, group=group, difference=difference
     ):
-        recorded = recorded_digests(out)
+        recorded = corpus_digests(out)
         missing = output.missing(recorded)
         advance(total_size(output.shards) - total_size(missing))
         output.write(
@@ -174,9 +174,9 @@ def write_corpus(
             group=group,
             advance=advance,
         )
-        if group.first and (missing or not (out / MANIFEST).is_file()):
+        if group.is_main and (missing or not (out / MANIFEST).is_file()):
             manifest = _describe(spec, rows, output, recorded, digests)
-            write_text(out / "README.md", dataset_card(manifest, spec.augmenter.about))
+            write_text(out / "README.md", dataset_card(manifest, spec.augmenter.description))
             write_record(out / MANIFEST, manifest.to_json())
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 
@@ -209,7 +209,7 @@ def _output(
     tasks = [[task, spec.copies[task], *digests[task]] for task in rows]
     augmenter_key = [spec.augmenter.name, spec.augmenter.schema.names, settings]
     key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, spec.shard_copies]))
-    counts = (*COPY_COUNTS, *spec.augmenter.counted)
+    counts = (*COPY_COUNTS, *spec.augmenter.count_names)
     return ShardedOutput(
         out, key, _plan(spec, rows), ParquetFormat(spec.augmenter.schema, counts, _DICTIONARY)
     )
@@ -234,7 +234,7 @@ def _describe(
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries(recorded)
-    tasks, counts = [], dict.fromkeys(spec.augmenter.counted, 0)
+    tasks, counts = [], dict.fromkeys(spec.augmenter.count_names, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]

@@ -14,10 +14,10 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-G = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment
+INCREMENT = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment
 
 
-def mix(z: np.ndarray) -> np.ndarray:
+def splitmix64(z: np.ndarray) -> np.ndarray:
     """Apply splitmix64's finaliser to a uint64 array in place, modulo 2**64."""
     shifted = z >> np.uint64(30)
     z ^= shifted
@@ -34,7 +34,7 @@ def streams_of(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
     """The (n * copies,) uint64 streams of all copies, keeping each row's copies together."""
     digests = (hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest() for uid in uids.to_pylist())
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-    return mix((keys[:, None] + G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
+    return splitmix64((keys[:, None] + INCREMENT * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
 
 
 def threshold(p: float) -> np.uint64:
@@ -42,7 +42,7 @@ def threshold(p: float) -> np.uint64:
     return np.uint64(int(p * 2**64))
 
 
-def below(draws: np.ndarray, limits: np.ndarray) -> np.ndarray:
+def integers_below(draws: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Turn uint64 draws into integers in [0, limit); the limits are int64, above 0 and below 2**31."""
     return ((draws >> np.uint64(32)) * limits.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from augment.augmenter import Augmenter, Copies, copies_table
-from augment.counter_rng import G, mix, streams_of, threshold
+from augment.counter_rng import INCREMENT, splitmix64, streams_of, threshold
 from tasks.common.errors import UserError
 from tasks.data.rows import Rows
 
@@ -44,7 +44,7 @@ class Masking(Augmenter):
     mask_token: str = "[MASK]"
 
     name = "mask"
-    about = (
+    description = (
         "Each word (split at white space) is replaced independently by the mask token with probability p; "
         "white space is normalised to single spaces. Which words are masked depends only on "
         "the seed, the source row's uid, the number of the copy and the position of the word."
@@ -61,7 +61,7 @@ class Masking(Augmenter):
         """The fields by name."""
         return dataclasses.asdict(self)
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks.
 
         Args:
@@ -111,8 +111,8 @@ class Masking(Augmenter):
         ends = np.cumsum(counts)
         starts = ends - counts  # where each copy's words begin among all words of the chunk
         run = np.arange(ends[-1])
-        base = streams + G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
-        mask = mix(np.repeat(base, counts) + G * run.astype(np.uint64)) < threshold(self.p)
+        base = streams + INCREMENT * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
+        mask = splitmix64(np.repeat(base, counts) + INCREMENT * run.astype(np.uint64)) < threshold(self.p)
 
         words = pa.concat_arrays([split.values, pa.array([self.mask_token])])
         source = run + np.repeat(np.repeat(offsets[:-1], copies) - starts, counts)

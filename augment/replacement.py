@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from augment.augmenter import Augmenter, Copies, copies_table
-from augment.counter_rng import G, below, mix, streams_of, threshold
+from augment.counter_rng import INCREMENT, integers_below, splitmix64, streams_of, threshold
 from augment.tagged_files import tag_file_rows
 from augment.tagged_text import TaggedTexts, tag_rows
 from augment.tagging import NoTagger, WorkerTagger, open_once
@@ -69,7 +69,7 @@ class Replacement(Augmenter):
 
     name = "replace"
     reads_files = True
-    about = (
+    description = (
         "Each word is masked with probability p_mask, or replaced with probability p_pos by another word of "
         "the same part of speech (drawn in proportion to its frequency in the task's rows); then, with "
         "probability p_ngram, all but 1 to 5 neighbouring words are dropped. For pairs of texts, the copies "
@@ -106,7 +106,7 @@ class Replacement(Augmenter):
             "words": digest_bytes(*(part for task in self.texts for part in (task, self.texts[task].digest))),
         }
 
-    def check(self) -> None:
+    def check_requirements(self) -> None:
         """Raise UserError if the tagger is needed, but not installed."""
         if self.p_pos:
             open_once(self.tagger)
@@ -124,12 +124,12 @@ class Replacement(Augmenter):
             texts = {task: tag(part) for task, part in rows.items()}
         return replace(self, texts=texts, tagger=tagger.name)
 
-    def part(self, rows: Rows | FileRows) -> Replacement:
+    def for_rows(self, rows: Rows | FileRows) -> Replacement:
         """Return a copy that holds only the tagged texts of these rows."""
         task = rows.task.name if isinstance(rows, FileRows) else rows.task
-        return replace(self, texts={task: self.texts[task].part(rows)})
+        return replace(self, texts={task: self.texts[task].for_rows(rows)})
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
         tagged = self.texts[rows.task]
         numbers = tagged.of_rows(rows)
@@ -178,14 +178,14 @@ class Replacement(Augmenter):
         Returns:
             the word ids (V = the mask token), and whether each word was altered.
         """
-        base = streams + G * (np.repeat(before, words.copies) + 1 - words.starts).astype(np.uint64)
-        draws = mix(np.repeat(base, words.counts) + G * words.run.astype(np.uint64))
+        base = streams + INCREMENT * (np.repeat(before, words.copies) + 1 - words.starts).astype(np.uint64)
+        draws = splitmix64(np.repeat(base, words.counts) + INCREMENT * words.run.astype(np.uint64))
         altering = np.repeat(active, words.counts)
         masked = altering & (draws < threshold(self.p_mask))
         replaced = np.flatnonzero(altering & ~masked & (draws < threshold(self.p_mask + self.p_pos)))
         ids = words.ids.copy()
         if len(replaced):
-            ids[replaced] = tagged.vocabulary.another(ids[replaced], mix(draws[replaced] + G))
+            ids[replaced] = tagged.vocabulary.another(ids[replaced], splitmix64(draws[replaced] + INCREMENT))
         ids[masked] = len(tagged.vocabulary.words)
         return ids, ids != words.ids
 
@@ -200,11 +200,11 @@ class Replacement(Augmenter):
         active: np.ndarray,
     ) -> tuple[pa.StringArray, np.ndarray]:
         """Reduce some copies to n-grams and join the words; returns texts and changed words per copy."""
-        steps = G * np.arange(3 * text + 1, 3 * text + 4, dtype=np.uint64)
-        cut_draw, size_draw, start_draw = (mix(streams - step) for step in steps)
+        steps = INCREMENT * np.arange(3 * text + 1, 3 * text + 4, dtype=np.uint64)
+        cut_draw, size_draw, start_draw = (splitmix64(streams - step) for step in steps)
         cut = active & (cut_draw < threshold(self.p_ngram)) & (words.counts > 0)
-        n = np.minimum(1 + below(size_draw, np.full(len(size_draw), _LONGEST)), words.counts)
-        start = np.where(cut, below(start_draw, words.counts - n + 1), 0)
+        n = np.minimum(1 + integers_below(size_draw, np.full(len(size_draw), _LONGEST)), words.counts)
+        start = np.where(cut, integers_below(start_draw, words.counts - n + 1), 0)
         length = np.where(cut, n, words.counts)
         inside = words.run - np.repeat(words.starts + start, words.counts)
         keep = (inside >= 0) & (inside < np.repeat(length, words.counts))

@@ -80,7 +80,7 @@ class TaggedTexts:
             raise ValueError("these are not the rows that were tagged")
         return list(self.numbers)
 
-    def part(self, rows: Rows | FileRows) -> TaggedTexts:
+    def for_rows(self, rows: Rows | FileRows) -> TaggedTexts:
         """Keep only the texts of these rows; the vocabulary is unchanged.
 
         For rows in files, which must be among those that the texts come from, the texts themselves are left

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from augment.counter_rng import below
+from augment.counter_rng import integers_below
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Vocabulary:
         ends = np.cumsum(self.counts)
         starts = ends - self.counts
         other_count = self.total[ids] - self.counts[ids]
-        position = starts[self.first[ids]] + below(draws, np.maximum(other_count, 1))
+        position = starts[self.first[ids]] + integers_below(draws, np.maximum(other_count, 1))
         position += np.where(position >= starts[ids], self.counts[ids], 0)  # skip the word itself
         return np.where(
             other_count == 0, ids, np.searchsorted(ends, np.minimum(position, ends[-1] - 1), side="right")

@@ -64,7 +64,7 @@ class StrictSettings(BaseModel, metaclass=_RaisesUserError):
 
 
 # Type -> its name in messages.
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 OTHER_TYPE = "other_type"  # the type of pydantic's error about a value of the wrong type
 # Type of a number -> the annotations of settings that accept it.
 _ACCEPTED_BY: dict[type, set[Any]] = {bool: {bool, Any}, int: {int, float, Any}, float: {float, Any}}

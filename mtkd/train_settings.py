@@ -37,9 +37,9 @@ def _batch_tokens(value: int | None, info: ValidationInfo) -> int | None:
 
 
 def _warmup(value: float) -> float:
-    """a fraction from 0 to below 1, or a whole number of steps"""
+    """a fraction from 0 to below 1, or an integer number of steps"""
     if value < 0 or (value >= 1 and value != int(value)):
-        raise ValueError("a fraction from 0 to below 1, or a whole number of steps")
+        raise ValueError("a fraction from 0 to below 1, or an integer number of steps")
     return value
 
 

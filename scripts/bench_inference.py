@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from measuring import TINYBERT_4
 
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
@@ -33,13 +34,6 @@ from tasks.task_names import resolve
 from tasks.tokens.tokeniser import Tokeniser
 
 BERT_3 = {"model_type": "bert", "num_hidden_layers": 3}
-TINYBERT_4 = {
-    "model_type": "bert",
-    "num_hidden_layers": 4,
-    "hidden_size": 312,
-    "intermediate_size": 1200,
-    "num_attention_heads": 12,
-}
 BERT_BASE = {"model_type": "bert"}
 
 

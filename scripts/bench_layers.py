@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.device import keep_memory
-from mtkd.models.fast_dropout import attention, dropout
+from mtkd.models.fast_dropout import dropout, dropout_attention
 from mtkd.models.fast_linear import Linear
 
 P = 0.1
@@ -75,7 +75,7 @@ def main(rounds: int, threads: int) -> None:
             for p in (P, 0.0):
                 report(
                     f"attention {(batch, heads, length, width)} {short}, p = {p}",
-                    lambda a=parts, p=p: attention(a[0], a[1], a[2], None, None, p),  # type: ignore[misc]
+                    lambda a=parts, p=p: dropout_attention(a[0], a[1], a[2], None, None, p),  # type: ignore[misc]
                     lambda a=parts, p=p: functional.scaled_dot_product_attention(*a, dropout_p=p),  # type: ignore[misc]
                     parts,
                     rounds,

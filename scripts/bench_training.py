@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from measuring import device_time
+from measuring import TINYBERT_4, device_time
 
 from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
@@ -41,14 +41,6 @@ from tasks.task_names import resolve
 from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.tokeniser import Tokeniser
-
-TINYBERT_4 = {
-    "model_type": "bert",
-    "num_hidden_layers": 4,
-    "hidden_size": 312,
-    "intermediate_size": 1200,
-    "num_attention_heads": 12,
-}
 
 
 def make_trainer(

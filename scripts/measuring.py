@@ -1,4 +1,4 @@
-"""Helpers that several benchmarks share: measuring time and memory, and printing ratios."""
+"""Helpers that several benchmarks share: a student, measuring time and memory, and printing ratios."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from pathlib import Path
 
 import torch
 
+TINYBERT_4 = {
+    "model_type": "bert",
+    "num_hidden_layers": 4,
+    "hidden_size": 312,
+    "intermediate_size": 1200,
+    "num_attention_heads": 12,
+}
 _KEPT_BYTES = 1 << 32
 _TUNABLES = f"glibc.malloc.mmap_threshold={_KEPT_BYTES}:glibc.malloc.trim_threshold={_KEPT_BYTES}"
 

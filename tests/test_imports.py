@@ -17,7 +17,7 @@ ROWS = (
     ("output_files",),
     (
         "device",
-        "number_formats",
+        "dtypes",
         "strict_settings",
         "selection",
         "outputs",

@@ -13,7 +13,12 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from augment.questions.prompt_formats import PROMPT_FORMATS, PromptFormat, check_vocabulary, published_format
+from augment.questions.prompt_formats import (
+    PROMPT_FORMATS,
+    PromptFormat,
+    check_prompt_vocabulary,
+    published_format,
+)
 from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.torch_state import isolated
@@ -141,7 +146,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
     )
     form = reading.format
     config, tokenizer = load_config_and_tokeniser(name)
-    check_vocabulary(tokenizer, config, form)
+    check_prompt_vocabulary(tokenizer, config, form)
     recorded = (Path(name) / RECORD).is_file() or changes.get("form")
     if not recorded and published_format(name) is None:
         warnings.warn(

@@ -79,7 +79,7 @@ def published_format(name: str) -> str | None:
     return next((form for pattern, form in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
 
 
-def check_vocabulary(tokenizer: Any, config: Any, form: PromptFormat) -> None:
+def check_prompt_vocabulary(tokenizer: Any, config: Any, form: PromptFormat) -> None:
     """Check that the model can read prompts of this format and end a question.
 
     Raises:

@@ -256,8 +256,7 @@ def _write(
     from mtkd.output_files.distributed import join_process_group
     from tasks.common.progress import progress
 
-    if check := getattr(method, "check", None):
-        check()
+    method.check_requirements()
     source = open_data(data)
     group = join_process_group()
     trainable = _trainable_tasks(tasks, data)
@@ -272,7 +271,7 @@ def _write(
                 with progress("validating", len(planned[task.name])) as advance:
                     rows[task.name] = validate_source_rows(planned[task.name], pool, source, advance)
                 continue
-            loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=group.first)
+            loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=group.is_main)
             rows[task.name] = loaded[task.name]
     to_prepare: Any = rows if getattr(method, "reads_files", False) else loaded
     ready = method.prepare(to_prepare, workers)
@@ -281,7 +280,7 @@ def _write(
         written = write_corpus(
             spec, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, group=group
         )
-    for text in copies_warnings(written.manifest) if group.first else ():
+    for text in copies_warnings(written.manifest) if group.is_main else ():
         warn_caller(text)
     return written
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mtkd.api.argument_types import Device, Model
 from mtkd.api.measurement import names_checkpoint
 from mtkd.api.training_request import model_or_path
-from mtkd.number_formats import Precision
+from mtkd.dtypes import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import Rounds, TimedBatch, TimedTokens, WarmupRounds, checked
 from tasks.common.errors import UserError, warn_caller

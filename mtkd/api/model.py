@@ -22,7 +22,7 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.exported import ExportedModel
 from mtkd.models.inference import pooled_vectors
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import ModelInfo, model_directory, read_saved, recorded_digests
+from mtkd.models.saved_model import ModelInfo, model_directory, model_file_digests, read_saved
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.run_record import read_run_record
 from tasks.common.arguments import Device, PositiveInt, checked
@@ -64,7 +64,7 @@ class Model:
             self._absolute = self._named.absolute()
             saved = read_saved(self._named)
             self._tasks, self._info = saved.tasks, saved.info
-            self._digests = recorded_digests(self._named)
+            self._digests = model_file_digests(self._named)
 
     def __repr__(self) -> str:
         return f"<mtkd.Model {', '.join(self.tasks) or 'without tasks'}: {self.path or 'in memory'}>"
@@ -295,6 +295,6 @@ class Model:
         if not holds_copy(path, module, overwrite):
             module.save(path)
             if self.path and self.path.is_dir() and self.path.samefile(path):
-                self._digests = recorded_digests(path)
+                self._digests = model_file_digests(path)
                 self._loaded().info = self._info = module.info
         return path

@@ -9,7 +9,7 @@ from mtkd.api.argument_types import Model
 from mtkd.api.saved_copies import is_saved_in, with_valid_scores
 from mtkd.jobs.open_model import EvaluatedModel
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import recorded_digests
+from mtkd.models.saved_model import model_file_digests
 from mtkd.teachers.teacher_names import as_pair
 from tasks.common.errors import UserError, a_type
 
@@ -19,7 +19,7 @@ def own_directory(model: Model) -> Path | None:
     if (path := model.path) is None:
         return None
     try:
-        return path if recorded_digests(path) == model._digests else None
+        return path if model_file_digests(path) == model._digests else None
     except UserError:
         return None
 

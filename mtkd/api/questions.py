@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mtkd import __version__
 from mtkd.api.argument_types import Device, Engine
-from mtkd.number_formats import Precision
+from mtkd.dtypes import Precision
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.arguments import PositiveFloat, PositiveInt, Seed, checked, refuse_unknown
@@ -244,7 +244,7 @@ def _prepared(
             from mtkd.device import find_device, keep_memory
             from mtkd.precision import warn_of_slow_bf16
 
-            if join_process_group().first and config.backend == "native":
+            if join_process_group().is_main and config.backend == "native":
                 warn_of_slow_bf16(config.precision, find_device(device), warn_caller)
             stack.enter_context(keep_memory())
             torch_device = find_device("cpu" if processes.in_other_processes else device)

@@ -15,7 +15,7 @@ from mtkd.api.argument_types import (
     UnlabelledFiles,
 )
 from mtkd.api.training_request import paths_as_text, paths_of, saved_path
-from mtkd.number_formats import Dtype, Precision
+from mtkd.dtypes import Precision, StoreDtype
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.output_files.worker_pools import Workers
 from tasks.common.argument_markers import Expected
@@ -50,7 +50,7 @@ def plan_store(
     unlabelled: UnlabelledFiles | None = None,
     unlabelled_limit: NonNegativeInt | None = None,
     settings: Settings | None = None,
-    dtype: Dtype = "fp16",
+    dtype: StoreDtype = "fp16",
     precision: Precision = "fp32",
     batch: PositiveInt = 32,
     budget: Budget | None = None,
@@ -112,7 +112,7 @@ def build_store(
     unlabelled: UnlabelledFiles | None = None,
     unlabelled_limit: NonNegativeInt | None = None,
     settings: Settings | None = None,
-    dtype: Dtype = "fp16",
+    dtype: StoreDtype = "fp16",
     precision: Precision = "fp32",
     batch: PositiveInt = 32,
     budget: Budget | None = None,
@@ -207,7 +207,7 @@ def store_request(
     unlabelled: UnlabelledFiles | None,
     unlabelled_limit: int | None,
     settings: Settings | None,
-    dtype: Dtype,
+    dtype: StoreDtype,
     precision: Precision,
     batch: int,
     budget: int | str | None,

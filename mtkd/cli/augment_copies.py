@@ -184,7 +184,7 @@ def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
     """Print a table of the corpus and the closing line, or JSON; only in the process with rank 0."""
     from mtkd.output_files.distributed import join_process_group
 
-    if not join_process_group().first:
+    if not join_process_group().is_main:
         return
     manifest = written.manifest
 

@@ -73,7 +73,7 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     from mtkd.output_files.distributed import join_process_group
 
     filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
-    if join_process_group().first:
+    if join_process_group().is_main:
         show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, options["unanswerable"], out))
 
 

@@ -161,7 +161,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) ->
         show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
         return
     written, ready = augmentation.generate_questions(out=out, command=command_line(), **options)
-    if not join_process_group().first:
+    if not join_process_group().is_main:
         return
     from augment.questions.endpoint.estimate import spent
 

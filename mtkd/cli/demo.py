@@ -18,7 +18,7 @@ from tasks.common.text_format import score_text
 # Step of the pipeline -> its name in demo.json.
 STEP_NAMES = {
     "teacher": "teacher",
-    "labels": "control",
+    "control": "control",
     "distilled": "distilled",
     "finetuned": "fine-tuned",
     "report": "report",
@@ -29,7 +29,7 @@ TINY: dict[str, Any] = {
     "limit": 64,
     "eval-limit": 32,
     "steps.teacher.epochs": 1,
-    "steps.labels.steps": 6,
+    "steps.control.steps": 6,
     "steps.distilled.steps": 6,
     "steps.distilled.unlabelled": {"sst2": "unlabelled", "mrpc": "unlabelled"},
     "steps.distilled.unlabelled-limit": 32,
@@ -50,7 +50,7 @@ TINY: dict[str, Any] = {
 )
 @quiet_option
 def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
-    """Train a teacher, distil and fine-tune a student, and measure them, in 2 to 10 minutes on 2 cores.
+    """Train a teacher, distil and fine-tune a student, and measure them, in 1 to 5 minutes on 2 cores.
 
     `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the run time.
     """
@@ -86,7 +86,7 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
 
 def _scores(out: Path, tasks: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Task (or "average") -> the score of the best constant prediction, the teacher, and each student."""
-    models = ("teacher", "labels", "distilled")
+    models = ("teacher", "control", "distilled")
     runs = {name: read_run_record(out / name / "run.json")["scores"] for name in models}
     scores_by_task = {}
     for task in tasks:
@@ -107,10 +107,10 @@ def _gain(out: Path, tasks: tuple[str, ...]) -> Any:
     from mtkd.training.run_directory import PREDICTIONS
     from tasks.task_names import resolve
 
-    runs = [read_predictions(out / name / PREDICTIONS) for name in ("distilled", "labels")]
+    runs = [read_predictions(out / name / PREDICTIONS) for name in ("distilled", "control")]
     pairs = {task.name: sample_scores(task, [{0: run[task.name]} for run in runs]) for task in resolve(tasks)}
-    distilled, labels = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-    return differences_by_task(distilled, labels)[AVERAGE]
+    distilled, control = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+    return differences_by_task(distilled, control)[AVERAGE]
 
 
 def _bench(out: Path, batch: int) -> tuple[float, float]:
@@ -167,7 +167,7 @@ def _pareto_front(average: Mapping[str, float], speed: float) -> str:
         average: model -> average score; all but the teacher have the student's architecture.
         speed: the student's speed relative to the teacher's.
     """
-    best = max(("labels", "distilled", "finetuned"), key=lambda name: average[name])
+    best = max(("control", "distilled", "finetuned"), key=lambda name: average[name])
     points = [("teacher", average["teacher"], 1.0), (best, average[best], speed)]
     front = [p for p in points if not any(q[1:] != p[1:] and q[1] >= p[1] and q[2] >= p[2] for q in points)]
     front.sort(key=lambda point: point[2])

@@ -71,7 +71,7 @@ batch_option = click.option("--batch", default=64, type=POSITIVE_INT, help="rows
 @click.option(
     "--encoder",
     metavar="DIR|NAME",
-    help="the pretrained encoder of --baselines  [default: the one that the teacher started from]",
+    help="the pretrained encoder of --baselines  [default: that of the model, or of its teacher]",
 )
 @click.option(
     "--predictions",
@@ -162,7 +162,9 @@ def bench() -> None:
 @click.option(
     "--warmup", default=2, type=click.IntRange(0, MAX_ROUNDS), help="untimed batches per model before that"
 )
-@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
+@click.option(
+    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="bf16: automatic mixed precision"
+)
 @device_option
 @report_options
 def inference(
@@ -177,8 +179,8 @@ def inference(
 ) -> None:
     """Time models in turn in one run, with warm-up: median and range, parameters, disk, peak memory.
 
-    Ratios are relative to the first model. A model may be a fine-tuned transformers checkpoint. Models that
-    read the two texts of a row separately get half of --seq-len for each.
+    Ratios are relative to the first model. A model may be a fine-tuned transformers checkpoint. For models
+    that encode the two texts of a row one by one (static, BiLSTM), --seq-len is divided between them.
     """
     results = mtkd.bench_inference(
         models,

@@ -1,4 +1,4 @@
-"""Types of option values: whole numbers, paths or URLs, JSON, and a batch size or "auto"."""
+"""Types of option values: integers, paths or URLs, JSON, and a batch size or "auto"."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class BatchSizeType(click.ParamType):
     """A number of at least 1, or "auto"."""
 
     name = "batch"
-    expected = "a whole number of 1 or more, or auto"
+    expected = "an integer of 1 or more, or auto"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return "N|auto"

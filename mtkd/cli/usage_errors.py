@@ -63,7 +63,7 @@ def _expected(kind: click.ParamType) -> str | None:
     if isinstance(kind, click.Choice):
         return ", ".join(str(choice) for choice in kind.choices)
     if isinstance(kind, click.types.IntParamType):
-        noun = "a whole number"
+        noun = "an integer"
     elif isinstance(kind, click.types.FloatParamType):
         noun = "a number"
     else:

@@ -21,7 +21,7 @@ from tasks.data.loading import unlabelled_rows_or_none
 from tasks.data.predicted_columns import example_row, require_free
 from tasks.data.raw_table import RawTable
 from tasks.data.rows import Rows
-from tasks.data.text_lines import STANDARD, file_name, input_path, output_path
+from tasks.data.text_lines import STANDARD, display_name, input_path, output_path
 from tasks.task import Task
 
 Predict = Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]]
@@ -82,7 +82,7 @@ def predict_file(
             count += raw.table.num_rows
             advance(raw.table.num_rows)
     if not count:
-        warn_caller(f"{file_name(source)} has no rows: there is nothing to predict")
+        warn_caller(f"{display_name(source)} has no rows: there is nothing to predict")
     truncated.warn(None if source == STANDARD else str(source))
     return count
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mtkd.device import find_device
+from mtkd.dtypes import Precision
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
-from mtkd.number_formats import Precision
 from mtkd.output_files.worker_pools import LocalPool
 from mtkd.torch_state import with_torch_defaults
 from tasks.common.errors import UserError, unknown

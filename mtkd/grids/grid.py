@@ -153,7 +153,10 @@ class Grid(StrictSettings):
             )
         recipe = self.recipe_of(name)
         if (command := recipe_command(recipe)) != "distill":
-            raise UserError(f"control cannot be used with a recipe for mtkd {command}")
+            raise UserError(
+                f"`control` applies only to recipes for mtkd distill, and {recipe} is for mtkd {command}",
+                hint="remove `control`",
+            )
         settings = load_settings(recipe, "distill", self.sets_of(name))
         if settings.supervision == "labels":
             raise UserError(
@@ -178,7 +181,10 @@ class Grid(StrictSettings):
         """
         if self.refine:
             if TEACHER in self.cells:
-                raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
+                raise UserError(
+                    f"a cell is called {TEACHER!r}, like the row of the refined teacher",
+                    hint="rename the cell",
+                )
             load_settings(self.refine.recipe, "refine", self.refine.set)
             if "train.seed" in self.refine.set:
                 raise UserError("[refine] sets train.seed", hint="set `seed` of [refine] instead")
@@ -201,7 +207,9 @@ class Grid(StrictSettings):
             settings.resolved_stages()
         wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
         if wrong:
-            raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")
+            raise UserError(
+                f"`{wrong[0]}` cannot be used with a recipe for mtkd {command}", hint=f"remove `{wrong[0]}`"
+            )
         if first := self.first_of(name):
             load_settings(first.recipe, "distill", first.set)
         sets = [self.sets_of(name), *(step.set for step in (first, cell.then) if step)]

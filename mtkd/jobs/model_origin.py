@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mtkd.models.saved_model import is_saved_model, model_directory, read_description, read_saved
+from mtkd.models.saved_model import SavedModel, is_saved_model, model_directory, read_description, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.transformers_checkpoint import checkpoint_directory
 from tasks.common.reading import real_path
@@ -48,9 +48,14 @@ def _find_recorded_directory(name: str, run: Path) -> str:
 
 def encoder_of_store(store: Path) -> str | None:
     """The pretrained encoder that the teacher of a store started from; None if it or the store is unknown."""
-    described = store / "teacher"
-    base = read_description(described).info.base if (described / "model.json").is_file() else None
-    return encoder_of_teacher(base) if base else None
+    teacher = teacher_of_store(store)
+    return encoder_of_teacher(teacher.info.base) if teacher and teacher.info.base else None
+
+
+def teacher_of_store(store: Path) -> SavedModel | None:
+    """The description of the teacher that a store was built with; None if there is no such store."""
+    teacher = store / "teacher"
+    return read_description(teacher) if (teacher / "model.json").is_file() else None
 
 
 def encoder_of_teacher(teacher: str) -> str | None:

@@ -64,7 +64,10 @@ def add_corpora(
     for corpus in corpora:
         manifest = read_corpus(corpus)
         if manifest.key in keys:
-            raise UserError(f"the corpus {corpus} is given twice, or is a copy of another one")
+            raise UserError(
+                f"the corpus {corpus} is given twice, or is a copy of another one",
+                hint="name each corpus once",
+            )
         keys.add(manifest.key)
         _check_tasks(corpus, manifest, tasks)
         if task.name not in (entry.name for entry in manifest.tasks):

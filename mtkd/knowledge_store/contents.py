@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtkd.number_formats import Dtype
+from mtkd.dtypes import StoreDtype
 from mtkd.outputs import BY_LAYER, PER_ROW, EncoderSpec, ModelOutput, OutputSpec
 from tasks.common.records import Record, Size
 from tasks.task import Task
@@ -70,7 +70,7 @@ class Contents(Record):
     """
 
     need: OutputSpec
-    dtype: Dtype
+    dtype: StoreDtype
     shape: EncoderSpec
     max_length: Size
 
@@ -82,7 +82,7 @@ class Contents(Record):
             raise ValueError("queries and keys in place of scores, and a selection of what is selected")
 
     @staticmethod
-    def of(need: OutputSpec, dtype: Dtype, shape: EncoderSpec, max_length: int) -> Contents:
+    def of(need: OutputSpec, dtype: StoreDtype, shape: EncoderSpec, max_length: int) -> Contents:
         """The contents that provide the given outputs."""
         stored = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
         return Contents(stored, dtype, shape, max_length)
@@ -207,7 +207,7 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     return {name: values.cpu() for name, values in entries.items()}
 
 
-def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
+def _encode(name: str, values: Tensor, dtype: StoreDtype) -> dict[str, Tensor]:
     """Convert (..., d) float32 vectors to the store's dtype; for `int8`, add their scales."""
     if dtype != "int8":
         return {name: values.to(_TORCH[dtype])}

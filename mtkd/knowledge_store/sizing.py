@@ -35,27 +35,28 @@ class TokenCounts:
         return {"row": len(self.tokens), "token": int(self.tokens.sum()), "kept": int(n_kept.sum())}
 
 
-def sizes(contents: Contents, tasks: Mapping[str, TokenCounts], shards: int, tables: int) -> dict[str, int]:
+def bytes_per_output(
+    contents: Contents, tasks: Mapping[str, TokenCounts], n_shards: int, index_bytes: int
+) -> dict[str, int]:
     """Bytes of each kind of output, and of everything else that is written ("index").
 
     Args:
-        shards: number of shards.
-        tables: bytes of the row indices.
+        index_bytes: bytes of the row indices.
     """
     selection = contents.need.selection
     bytes_of: dict[str, int] = {}
-    for counted in tasks.values():
-        entries = counted.entries(selection.tokens if selection else None)
-        for field in contents.fields(counted.outputs):
+    for token_counts in tasks.values():
+        entries = token_counts.entries(selection.tokens if selection else None)
+        for field in contents.fields(token_counts.outputs):
             kind = "index" if field.name in ("tokens", "kept") else field.of
             bytes_of[kind] = bytes_of.get(kind, 0) + entries[field.per] * field.bytes
     bytes_of["index"] = (
-        bytes_of.get("index", 0) + shards * header_bytes(contents.fields(LogitsLayout(1))) + tables
+        bytes_of.get("index", 0) + n_shards * header_bytes(contents.fields(LogitsLayout(1))) + index_bytes
     )
     return bytes_of
 
 
-def amount(depth: int, tokens: int, width: float) -> float:
+def hidden_state_amount(depth: int, tokens: int, width: float) -> float:
     """AHSK: the amount of hidden-state knowledge kept per full-length row, N_D * N_L * N_W (section 5.1)."""
     return depth * tokens * width
 
@@ -79,7 +80,7 @@ def choose_selection(
         range(1, min(MAX_SUGGESTED_TOKENS, max_length) + 1),
         [n / 10 for n in range(1, 11)],
     )
-    sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MAX_AMOUNT]
+    sized = [(setting, size_of(*setting)) for setting in grid if hidden_state_amount(*setting) <= MAX_AMOUNT]
     fitting = [setting for setting, size in sized if size <= budget]
     if not fitting:
         smallest = min(size for _, size in sized)
@@ -92,6 +93,6 @@ def choose_selection(
     def quality(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:
         depth, tokens, width = setting
         sound = tokens >= MIN_LENGTH * max_length and width >= MIN_WIDTH
-        return sound, round(amount(*setting), 6), -depth, width
+        return sound, round(hidden_state_amount(*setting), 6), -depth, width
 
     return max(fitting, key=quality)

@@ -16,9 +16,9 @@ from mtkd.models.saved_model import MODEL_FILES
 from mtkd.output_files.output_directory import OutputKind, has_claim
 from mtkd.output_files.sharded_output import DIGEST
 from tasks.common.digests import DIGESTS, damage_of, damaged_files
-from tasks.common.errors import UserError, counted, unknown
+from tasks.common.errors import UserError, counted
 from tasks.common.records import Count, Name, Record, Width, read_record, write_record
-from tasks.common.shards import ShardEntry
+from tasks.common.shards import ShardEntry, check_row_counts, find_task
 from tasks.common.text_format import size_text
 from tasks.data.corpus_reader import manifest_kind
 
@@ -91,16 +91,11 @@ class StoreManifest(Record):
     shards: tuple[ShardEntry, ...]
 
     def __post_init__(self) -> None:
-        for task in self.tasks:
-            if task.rows != sum(shard.rows for shard in self.shards_of(task.name)):
-                raise ValueError(f"shards with the {task.rows} rows of {task.name}")
+        check_row_counts(self.tasks, self.shards)
 
     def task(self, name: str) -> StoreTask:
         """The entry of one task; UserError if the store has no such task."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise unknown("task of this store", name, (task.name for task in self.tasks))
+        return find_task(self.tasks, name, "store")
 
     def shards_of(self, task: str) -> list[ShardEntry]:
         """The shards of a task, in order."""

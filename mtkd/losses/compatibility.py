@@ -26,7 +26,7 @@ def pairs_of(name: str, spec: str | LayerPairs, models: ModelPair, pooled: bool 
             raise UserError(
                 f"the term {name!r} compares Transformer layers, but the {who} ({model.family}) has "
                 "neither layers nor attention heads",
-                expected=f"for such a {who}: {losses_for('without_layers')}",
+                expected=f"for such a {who}: {losses_for('works_without_layers')}",
                 hint=f"drop the term with `terms.{name}.weight=0`, or use `student.kind=transformer`",
             )
     pairs = layer_pairs(spec, models.student, models.teacher)
@@ -40,7 +40,7 @@ def _require_token_states(name: str, models: ModelPair, pairs: LayerPairs) -> No
         raise UserError(
             f"the term {name!r} compares layers token by token, but above the embeddings each state of the "
             f"student ({models.student.family}) stands for {models.student.stride} tokens",
-            expected=f"for such a student: {losses_for('with_strides')}",
+            expected=f"for such a student: {losses_for('works_with_strides')}",
             hint=f"use `terms.{name}.loss=pooled_hidden_mse` or "
             f"`terms.{name}.loss=pooled_attention_score_mse`, "
             f"or drop the term with `terms.{name}.weight=0`",
@@ -66,7 +66,7 @@ def _require_teacher_token_states(name: str, models: ModelPair, pairs: LayerPair
         raise UserError(
             f"the term {name!r} compares layers, but above the embeddings each state of the teacher "
             f"({models.teacher.family}) stands for {models.teacher.stride} tokens",
-            expected=f"from such a teacher: {losses_for('without_layers')}",
+            expected=f"from such a teacher: {losses_for('works_without_layers')}",
             hint=f"drop the term with `terms.{name}.weight=0`, or choose another teacher",
         )
 

@@ -85,7 +85,7 @@ class HiddenMSE(LayeredTerm):
         layer_map: LayerMap = "uniform"
         projection: Projection = "shared"
 
-    with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
+    works_with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
     def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, emd: bool = False):
         super().__init__(layers, [vectors], emd)
@@ -121,7 +121,7 @@ class HiddenCosine(LayeredTerm):
         layer_map: LayerMap = "last-only"
         projection: Projection = "none"
 
-    with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
+    works_with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
     def __init__(self, layers: LayerPairs, projection: Projections, emd: bool = False):
         super().__init__(layers, ["hidden"], emd)
@@ -166,8 +166,8 @@ class ClsMSE(LossTerm):
         include_last: bool = False
         projection: Projection = "none"
 
-    without_layers: ClassVar[bool | dict[str, Any]] = False
-    with_strides: ClassVar[bool | dict[str, Any]] = False
+    works_without_layers: ClassVar[bool | dict[str, Any]] = False
+    works_with_strides: ClassVar[bool | dict[str, Any]] = False
 
     def __init__(
         self, layers: LayerPairs, projection: Projections, vectors: tuple[str, str] = ("cls", "cls")

@@ -21,8 +21,8 @@ from tasks.tokens.batching import Batch, Tokens
 class TokenTerm(LossTerm):
     """Base class of terms whose items are real tokens."""
 
-    without_layers: ClassVar[bool | dict[str, Any]] = False
-    with_strides: ClassVar[bool | dict[str, Any]] = False
+    works_without_layers: ClassVar[bool | dict[str, Any]] = False
+    works_with_strides: ClassVar[bool | dict[str, Any]] = False
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the real tokens of the batch."""
@@ -159,8 +159,8 @@ class SampleTerm(LossTerm):
         comparison: what the term compares, for the warning about a batch of one row.
     """
 
-    without_layers: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
-    with_strides: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
+    works_without_layers: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
+    works_with_strides: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
     comparison = "relations between rows"
 
     def __init__(self, vector: str, layer_s: int, layer_t: int):

@@ -65,7 +65,7 @@ def loss_classes() -> dict[str, type[LossTerm]]:
     return {name: loss_class(name) for name in BUILT_IN} | _plugins()
 
 
-def losses_for(attribute: Literal["without_layers", "with_strides"]) -> str:
+def losses_for(attribute: Literal["works_without_layers", "works_with_strides"]) -> str:
     """List the losses for which an attribute of LossTerm holds, for error messages."""
     names = []
     for name, loss in loss_classes().items():

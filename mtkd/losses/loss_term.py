@@ -89,10 +89,11 @@ class LossTerm(nn.Module, ABC):
             `__init__`, but logits must be declared by the class, because the class alone decides whether the
             teacher needs task heads.
         needs_labels: True if the loss is undefined for unlabelled rows.
-        without_layers: whether the loss can be used if a model has no Transformer layers, such as a BiLSTM:
-            True, False, or the settings that make it possible, such as {"row_vector": "pooled"}. It is only
-            used to suggest other losses in error messages.
-        with_strides: the same for students whose hidden states stand for several tokens each, as in WaLDORf.
+        works_without_layers: whether the loss can be used if a model has no Transformer layers, such as a
+            BiLSTM: True, False, or the settings that make it possible, such as {"row_vector": "pooled"}. It
+            is only used to suggest other losses in error messages.
+        works_with_strides: the same for students whose hidden states stand for several tokens each, as in
+            WaLDORf.
         slow_build_pairs: the (student layer, teacher layer) pairs that slow build switches on one after
             another; a term without pairs starts after all of them.
         weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
@@ -101,8 +102,8 @@ class LossTerm(nn.Module, ABC):
 
     Settings: ClassVar[type[TermSettings]] = TermSettings
     needs_labels: ClassVar[bool] = False
-    without_layers: ClassVar[bool | dict[str, Any]] = True
-    with_strides: ClassVar[bool | dict[str, Any]] = True
+    works_without_layers: ClassVar[bool | dict[str, Any]] = True
+    works_with_strides: ClassVar[bool | dict[str, Any]] = True
 
     student_need: OutputSpec = OutputSpec()
     teacher_need: OutputSpec = OutputSpec()

@@ -16,7 +16,7 @@ from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermName, TermSettings, applies_to, is_zero, value_at
-from mtkd.models.foreign_errors import Hints, is_foreign, naming_class
+from mtkd.models.user_class_errors import Hints, is_user_class, user_class_errors
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.common.errors import UserError, a_type
@@ -48,7 +48,7 @@ class Objective(nn.Module):
         self.terms = nn.ModuleDict(terms)
         self.slow_build = SlowBuild.of(slow_build, terms.values())
         # Only weights of a term itself, such as projections, can hide that it does not read the student.
-        own = {name: term for name, term in terms.items() if is_foreign(type(term))}
+        own = {name: term for name, term in terms.items() if is_user_class(type(term))}
         self._unchecked = {name for name, term in own.items() if any(True for _ in term.parameters())}
 
     def _terms(self) -> list[tuple[str, LossTerm]]:
@@ -136,7 +136,7 @@ class Objective(nn.Module):
 
 def _value(name: str, term: LossTerm, inputs: TermInput, requires_grad: bool) -> Tensor:
     """Compute the value of a term and check it; `requires_grad`: the student's outputs have gradients."""
-    with naming_class(f"the loss {name!r}", type(term), _HINTS):
+    with user_class_errors(f"the loss {name!r}", type(term), _HINTS):
         value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
         result = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
@@ -248,7 +248,7 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
     hint = (
         f"its `__init__` is called with its `Settings` by name: {', '.join(own_settings) or 'there are none'}"
     )
-    with naming_class(f"the loss {name!r}", loss, {(TypeError,): hint}):
+    with user_class_errors(f"the loss {name!r}", loss, {(TypeError,): hint}):
         built = loss.from_settings(name, term, models)
     built.weight, built.task_types = term.weight, term.task_types
     return built

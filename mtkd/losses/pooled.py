@@ -107,7 +107,7 @@ class PooledTerm(LayeredTerm):
         emd: True for the layer map `emd`, which weights all pairs by the earth mover's flow.
     """
 
-    with_strides: ClassVar[bool | dict[str, Any]] = True
+    works_with_strides: ClassVar[bool | dict[str, Any]] = True
 
     def __init__(self, layers: LayerPairs, kind: str, stride: int, emd: bool = False):
         super().__init__(layers, [kind], emd)

@@ -215,7 +215,7 @@ class TokenSimilarity(TokenTerm):
     class Settings(TermSettings):
         """KL divergence of the similarities between tokens in the embedding layer (MLKD-BERT)."""
 
-    with_strides: ClassVar[bool | dict[str, Any]] = True
+    works_with_strides: ClassVar[bool | dict[str, Any]] = True
     student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
     slow_build_pairs = ((0, 0),)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.encoders.text_vectors import pool_text
-from mtkd.models.fast_dropout import attention, is_faster
+from mtkd.models.fast_dropout import dropout_attention, dropout_attention_is_faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
 ATTENTION = "mtkd_sdpa"
@@ -47,19 +47,19 @@ class Capture:
     Args:
         need: the outputs to keep; the caller adds the last layer's hidden states from the model's result.
         mask: (B, L) bool, True = real token.
-        to_the_end: True if the forward pass must not be stopped early.
+        run_all_layers: True if the forward pass must not be stopped early.
         positions: (B, n) int64, the positions of the tokens for which the last layer is run; None = all.
 
     Attributes:
         captured: kind of output -> layer -> tensor.
     """
 
-    def __init__(self, need: OutputSpec, mask: Tensor, to_the_end: bool, positions: Tensor | None = None):
+    def __init__(self, need: OutputSpec, mask: Tensor, run_all_layers: bool, positions: Tensor | None = None):
         self.positions = positions
         self.captured: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
         self._requested = {kind: getattr(need, kind) for kind in BY_LAYER}
         self._n_missing = sum(map(len, self._requested.values()))
-        self._mask, self._to_the_end = mask, to_the_end
+        self._mask, self._run_all_layers = mask, run_all_layers
         self._attended = 0
 
     def run(self, body: nn.Module, **inputs: Any) -> Any:
@@ -78,16 +78,16 @@ class Capture:
             self.captured[kind][layer] = value
             self._n_missing -= 1
 
-    def offer(self, layer: int, hidden: Tensor) -> None:
+    def record_hidden(self, layer: int, hidden: Tensor) -> None:
         """Offer a layer's output (B, L, d); outputs that are kept already stay."""
         self.keep("hidden", layer, hidden)
         self.keep("cls", layer, hidden[:, 0])
         if layer in self._requested["mean"]:
             self.keep("mean", layer, pool_text(hidden, self._mask, "mean"))
 
-    def state(self, layer: int, hidden: Tensor) -> None:
+    def record_layer(self, layer: int, hidden: Tensor) -> None:
         """Offer a layer's output during the pass, and stop the pass if nothing else is needed."""
-        self.offer(layer, hidden)
+        self.record_hidden(layer, hidden)
         self._stop_if_done()
 
     def attention(
@@ -111,7 +111,7 @@ class Capture:
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if self._n_missing == 0 and not self._to_the_end:
+        if self._n_missing == 0 and not self._run_all_layers:
             raise StopForward
 
 
@@ -133,8 +133,8 @@ def _attention(
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
     dropout_p = options.get("dropout", 0.0)
-    if position_bias is None and query.shape == key.shape and is_faster(query, dropout_p):
-        context = attention(query, key, value, attention_mask, scaling, dropout_p).transpose(1, 2)
+    if position_bias is None and query.shape == key.shape and dropout_attention_is_faster(query, dropout_p):
+        context = dropout_attention(query, key, value, attention_mask, scaling, dropout_p).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -167,7 +167,7 @@ def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | N
     )
 
 
-def watch(body: nn.Module, n_layers: int) -> bool:
+def attach_capture(body: nn.Module, n_layers: int) -> bool:
     """Make a transformers base model report to the active capture; return False if it has no list of layers.
 
     The attention of families that do not use transformers' attention interface cannot be captured
@@ -180,20 +180,20 @@ def watch(body: nn.Module, n_layers: int) -> bool:
     if name_and_layers is None:
         return False
     first = name_and_layers[1][0]
-    first.register_forward_pre_hook(_entering, with_kwargs=True)
+    first.register_forward_pre_hook(_on_embeddings, with_kwargs=True)
     for number, layer in enumerate(name_and_layers[1][:-1], 1):  # type: ignore[arg-type]
-        layer.register_forward_hook(functools.partial(_leaving, number))
+        layer.register_forward_hook(functools.partial(_on_layer_output, number))
     return True
 
 
 # The hooks are functions of this module, so that models can be pickled.
-def _entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _on_embeddings(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Offer the embeddings, which the first layer reads."""
     if (capture := _active.capture) is not None:
-        capture.state(0, args[0] if args else kwargs["hidden_states"])
+        capture.record_layer(0, args[0] if args else kwargs["hidden_states"])
 
 
-def _leaving(number: int, module: nn.Module, args: Any, output: Any) -> None:
+def _on_layer_output(number: int, module: nn.Module, args: Any, output: Any) -> None:
     """Offer the output of a layer."""
     if (capture := _active.capture) is not None:
-        capture.state(number, output if isinstance(output, torch.Tensor) else output[0])
+        capture.record_layer(number, output if isinstance(output, torch.Tensor) else output[0])

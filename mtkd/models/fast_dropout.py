@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_MIN_PROBABILITY = 1e-12  # no tensor has so many values that a smaller probability drops one
+_MIN_PROBABILITY = 1e-12  # below it, dropout has no effect on a tensor of realistic size
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -49,7 +49,7 @@ def use_dropout(module: nn.Module) -> None:
                 setattr(parent, name, Dropout(child.p).train(child.training))
 
 
-def is_faster(query: Tensor, p: float) -> bool:
+def dropout_attention_is_faster(query: Tensor, p: float) -> bool:
     """True if `attention` is faster than torch's: on a CPU with dropout, or in training under bf16.
 
     On a CPU, torch's attention takes a slow path with dropout, and the backward pass of its fast path takes
@@ -59,7 +59,7 @@ def is_faster(query: Tensor, p: float) -> bool:
     return query.device.type == "cpu" and (p > 0 or reduced)
 
 
-def attention(
+def dropout_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, p: float
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` with dropout of the attention probabilities.

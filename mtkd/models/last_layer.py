@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from mtkd.models.capture import active_capture, find_layers
-from mtkd.models.fast_dropout import attention, is_faster
+from mtkd.models.fast_dropout import dropout_attention, dropout_attention_is_faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 from tasks.tokens.batching import ModelInputs
 
@@ -133,8 +133,8 @@ def _context(
         for project, source in zip(projections, (selected, states, states), strict=True)
     )
     p = self_attention.dropout.p if self_attention.training else 0.0
-    if is_faster(query, p):
-        context = attention(query, key, value, mask, self_attention.scaling, p)
+    if dropout_attention_is_faster(query, p):
+        context = dropout_attention(query, key, value, mask, self_attention.scaling, p)
     else:
         context = scaled_dot_product_attention(query, key, value, mask, p, scale=self_attention.scaling)
     return context.transpose(1, 2).flatten(2)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.run_encoder import check_vocabulary, run_encoder
+from mtkd.models.encoders.run_encoder import check_embedding_count, run_encoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.fast_dropout import use_dropout
 from mtkd.models.fast_embedding import use_embedding
@@ -65,7 +65,7 @@ class MultiTaskModel(nn.Module):
         use_linear(encoder)
         use_embedding(encoder)
         self.tasks = {task.head: task for task in tasks}
-        check_vocabulary(encoder, tokeniser.vocab_size)
+        check_embedding_count(encoder, tokeniser.vocab_size)
         self.set_max_length(info.max_length)
         self._set_heads({name: self._new_head(task) for name, task in self.tasks.items()})
 

@@ -184,7 +184,7 @@ def digest_model(directory: Path) -> str:
     return digest_bytes(*map(digest_file, weight_files(directory)))
 
 
-def recorded_digests(directory: Path) -> Mapping[str, str]:
+def model_file_digests(directory: Path) -> Mapping[str, str]:
     """The recorded digest of each file of a model, which other files of a model do not have; no file is read.
 
     Raises:

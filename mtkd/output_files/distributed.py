@@ -17,7 +17,7 @@ from tasks.common.progress import say
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-_LOCK_WAIT = 5.0  # seconds that rank 0 waits for a lock before it sends a message to the other ranks
+_LOCK_WAIT = 5.0  # seconds that the main process waits for a lock before it sends a message to the others
 # The start of the names of environment variables that accelerate reads.
 _ACCELERATE_VARIABLES = ("ACCELERATE_", "FSDP_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_")
 
@@ -40,8 +40,8 @@ class ProcessGroup:
     wait: Callable[[], None] = lambda: None
 
     @property
-    def first(self) -> bool:
-        """True in the process with rank 0, which acts for all processes."""
+    def is_main(self) -> bool:
+        """True in the main process, which has rank 0 and acts for all processes."""
         return self.rank == 0
 
     @staticmethod
@@ -56,20 +56,20 @@ ALONE = ProcessGroup()
 
 
 @contextlib.contextmanager
-def locked_by_first(directory: Path, group: ProcessGroup) -> Iterator[None]:
-    """Lock a directory in the process with rank 0, as soon as it is free; every process must call this.
+def locked_by_main_process(directory: Path, group: ProcessGroup) -> Iterator[None]:
+    """Lock a directory in the main process, as soon as it is free; every process must call this.
 
-    There is no time limit, since another job may write there for hours. While rank 0 waits, the processes
-    exchange a message every few seconds; otherwise the other processes would fail after the timeout of
-    torch.distributed. Rank 0 prints once what it waits for.
+    There is no time limit, since another job may write there for hours. While the main process waits, the
+    processes exchange a message every few seconds; otherwise the others would fail after the timeout of
+    torch.distributed. The main process prints once what it waits for.
 
     Raises:
         UserError: the directory cannot be created.
     """
     with contextlib.ExitStack() as stack:
         is_waiting = False
-        while not _broadcast_from_first(group, lambda: _try_to_lock(stack, directory)):
-            if group.first and not is_waiting:
+        while not _broadcast_from_main(group, lambda: _try_to_lock(stack, directory)):
+            if group.is_main and not is_waiting:
                 say(f"waiting for another command, which is writing {directory}")
             is_waiting = True
         yield
@@ -84,9 +84,9 @@ def _try_to_lock(stack: contextlib.ExitStack, directory: Path) -> bool:
     return True
 
 
-def _broadcast_from_first(group: ProcessGroup, compute: Callable[[], bool]) -> bool:
-    """Call a function in the process with rank 0, and return its result in every process."""
-    outcome = [compute() if group.first else False]
+def _broadcast_from_main(group: ProcessGroup, compute: Callable[[], bool]) -> bool:
+    """Call a function in the main process, and return its result in every process."""
+    outcome = [compute() if group.is_main else False]
     if group.count > 1:
         from accelerate.utils import broadcast_object_list
 
@@ -95,7 +95,7 @@ def _broadcast_from_first(group: ProcessGroup, compute: Callable[[], bool]) -> b
 
 
 def disable_ram_efficient_loading() -> None:
-    """Let transformers load weights in every process; accelerate's FSDP would load them only in the first."""
+    """Let transformers load weights in every process; accelerate's FSDP would do so only in the main one."""
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 

@@ -194,7 +194,7 @@ def open_directory(
         UserError: see `check_directory`; also if another process is writing there.
     """
     group.wait()  # every process has inspected the directory
-    if not group.first:
+    if not group.is_main:
         group.wait()
         yield
         group.wait()

@@ -134,7 +134,7 @@ class LocalPool(WorkerPool):
             raise _died() from error
 
     def __exit__(self, kind: object, *error: object) -> None:
-        with _delayed_interrupt():  # a second Ctrl-C must not leave processes that nobody ends
+        with _delayed_interrupt():  # a second Ctrl-C must not leave orphaned processes
             processes = list(self._pool._processes.values())
             if kind is not None:  # shards are written atomically
                 for process in processes:

@@ -28,7 +28,7 @@ from mtkd.pipelines.init_notes import (
     trained_notes,
     unlabelled_note,
 )
-from mtkd.pipelines.init_split import set_aside
+from mtkd.pipelines.init_split import split_validation_rows
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
@@ -180,7 +180,9 @@ def init_pipeline(
     if "validation" in splits and validation_fraction is not None:
         raise UserError("`validation_fraction` has no effect, because there are validation rows")
     if "validation" not in splits:
-        splits["train"], splits["validation"] = set_aside(train, guess, validation_fraction or 0.1)
+        splits["train"], splits["validation"] = split_validation_rows(
+            train, guess, validation_fraction or 0.1
+        )
         rows = len(splits["validation"].raw.table)
         notes.append(
             f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "

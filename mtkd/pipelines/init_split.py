@@ -18,7 +18,7 @@ from tasks.guess_labels import row_labels
 _MAX_VALIDATION_TEXTS = 5000
 
 
-def set_aside(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
+def split_validation_rows(table: pa.Table, guess: Guess, fraction: float) -> tuple[Part, Part]:
     """Split training rows into training rows and validation rows, in a reproducible way.
 
     The texts with the lowest digests are set aside, with all their rows: about the same part of each class,

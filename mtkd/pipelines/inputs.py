@@ -29,6 +29,7 @@ _OUTPUTS = ("out", "json", "predictions", "glue-submission")
 _DIRECTORIES = ("corpus", "store")
 _MODELS = ("teacher", "encoder", "init", "model", "against")  # a directory, or a name on the hub
 
+_SEPARATE = "separate outputs: none the same as, or inside, that of another step"
 _FILES_IN_DIRECTORIES = ("*.json", "*.safetensors", "model/*")  # of a model, corpus or store
 
 
@@ -74,12 +75,18 @@ def check_outputs(steps: Iterable[Step]) -> None:
     for step in steps:
         other = writers.setdefault(real_path(step.out), step)
         if other is not step:
-            raise UserError(f"step {step.name!r}: it writes {step.out}, and so does the step {other.name!r}")
+            raise UserError(
+                f"step {step.name!r}: it writes {step.out}, and so does the step {other.name!r}",
+                expected=_SEPARATE,
+                hint="rename one of the steps, or set its `out`",
+            )
     for path, step in writers.items():
         if outer := next((writers[folder] for folder in path.parents if folder in writers), None):
             raise UserError(
                 f"step {step.name!r}: {step.out} lies inside {outer.out}, the output of the step "
-                f"{outer.name!r}"
+                f"{outer.name!r}",
+                expected=_SEPARATE,
+                hint="set another `out` for one of them",
             )
 
 
@@ -87,7 +94,7 @@ def check_step_output(step: Step, pipeline: Path) -> None:
     """Raise UserError if a step's output would overwrite the pipeline or an input of the step."""
     folder = next((folder for folder in Path(step.out).parents if os.path.lexists(folder)), Path())
     if not folder.is_dir():
-        raise UserError(f"{folder} is a file, so {step.out} cannot be written")
+        raise UserError(f"{folder} is a file, so {step.out} cannot be written", hint="choose another `out`")
     inputs = {key: value for key, value in step.options.items() if key not in _OUTPUTS}
     refuse_overlap("out", Path(step.out), {"pipeline": pipeline, **inputs})
 

@@ -184,7 +184,10 @@ def _ordered(steps: Mapping[str, Step]) -> list[Step]:
                 ordered[name] = steps[path.pop()]
             elif needed in path:
                 cycle = (*path[path.index(needed) :], needed)
-                raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
+                raise UserError(
+                    f"the steps refer to each other in a circle: {' -> '.join(map(repr, cycle))}",
+                    hint="remove one of these references (`@NAME`)",
+                )
             else:
                 path.append(needed)
     return list(ordered.values())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mtkd.models.shared_results import shared_results
+from mtkd.models.result_cache import cache_last_result
 from mtkd.output_files.distributed import join_process_group
 from mtkd.output_files.remote_paths import remote_paths
 from mtkd.pipelines.control_check import different_students
@@ -69,9 +69,9 @@ def run_pipeline(
         for difference in different_students(runner.steps, runner.params):
             warn_caller(difference)
         if dry_run or estimate:
-            with shared_results():
+            with cache_last_result():
                 return runner.plan(estimate)
-        with locked(out), shared_results():
+        with locked(out), cache_last_result():
             return runner.run()
 
 

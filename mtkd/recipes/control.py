@@ -18,8 +18,8 @@ def control_settings(settings: DistillSettings) -> dict[str, Any]:
     transformer = getattr(settings.student, "transformer", None)
     if transformer is not None and transformer.prune:
         raise UserError(
-            f"the student of {settings.name} is cut out of its teacher, so there is no control that starts "
-            "without the teacher",
+            f"the student of {settings.name} is pruned from its teacher, so it cannot be trained without the "
+            "teacher as a control",
             hint="choose another recipe: `mtkd.list_recipes()`",
         )
     if transformer is not None and transformer.init == "teacher":

@@ -65,7 +65,7 @@ class Disagreements:
 
 
 def pairs(gathered: Gathered, best: ReportedModel | None) -> list[tuple[ReportedModel, ReportedModel]]:
-    """The best student with the teacher and with a label-only student; else the first two models."""
+    """The best student with the teacher and with a control; else the first two models."""
     control = gathered.reference if gathered.reference.role == CONTROL else gathered.first(CONTROL)
     if best is not None and best.role == STUDENT and (control or gathered.first(TEACHER)):
         return [(best, other) for other in (gathered.first(TEACHER), control) if other is not None]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.knowledge_store.sizing import amount
+from mtkd.knowledge_store.sizing import hidden_state_amount
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.models.saved_model import read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
@@ -48,7 +48,7 @@ class Point:
     @property
     def ahsk(self) -> float:
         """The AHSK, the number of vectors kept per row (Liu et al. 2021)."""
-        return amount(self.depth, self.tokens, self.width)
+        return hidden_state_amount(self.depth, self.tokens, self.width)
 
     @property
     def share(self) -> float:

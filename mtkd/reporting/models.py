@@ -73,7 +73,7 @@ class Gathered:
 
     Attributes:
         title: the title of the grid, if all runs belong to one grid.
-        models: teachers first, then students, label-only students and fine-tuned models.
+        models: teachers first, then students, controls and fine-tuned models.
         reference: the model that the others are compared with.
         timed: how the times were measured; None if they were not.
     """
@@ -97,8 +97,8 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     """Read all runs in some directories, and group them into models.
 
     Runs of a cell of `mtkd compare` are one model, and so are runs of `mtkd finetune` in the same directory
-    that start from the same model. By default the reference is that of the grid, or the first label-only
-    student, or the first model.
+    that start from the same model. By default the reference is that of the grid, or the first
+    control, or the first model.
 
     Args:
         paths: run directories, or directories that contain some.

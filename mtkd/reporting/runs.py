@@ -22,7 +22,7 @@ from tasks.task import Task
 
 TEACHER = "teacher"
 STUDENT = "student"
-CONTROL = "label-only student"
+CONTROL = "control"
 FINETUNED = "fine-tuned"
 _REQUIRED = (
     "status",
@@ -163,5 +163,5 @@ def _step(record: dict[str, float], file: Path) -> int:
     if step is None:
         raise UserError(f"{file}: a record lacks the key 'step'")
     if not (0 <= step <= MAX_EXACT_INTEGER and step == int(step)):
-        raise UserError(f"{file}: step = {brief(step)} is not valid", expected="a whole number of 0 or more")
+        raise UserError(f"{file}: step = {brief(step)} is not valid", expected="an integer of 0 or more")
     return int(step)

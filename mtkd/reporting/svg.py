@@ -99,7 +99,7 @@ def disc(x: float, y: float, radius: float, css: str) -> Markup:
 _MARKS = {
     "teacher": "M{0:.1f} {1:.1f}m-4-4h8v8h-8z",
     "student": "M{0:.1f} {1:.1f}m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
-    "label-only student": "M{0:.1f} {1:.1f}m0-5.5l5.5 5.5l-5.5 5.5l-5.5-5.5z",
+    "control": "M{0:.1f} {1:.1f}m0-5.5l5.5 5.5l-5.5 5.5l-5.5-5.5z",
     "fine-tuned": "M{0:.1f} {1:.1f}m0-5l5 9h-10z",
 }
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mtkd.device import worker_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.output_files.distributed import ProcessGroup, locked_by_first
+from mtkd.output_files.distributed import ProcessGroup, locked_by_main_process
 from mtkd.output_files.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.output_files.sharded_output import DIGEST, PlannedShard, ShardedOutput, total_size
 from mtkd.output_files.worker_pools import THIS_PROCESS, Workers
@@ -178,8 +178,8 @@ def cache_logits(
     setup = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
     if load and workers.in_other_processes:
         setup = partial(_logits_maker, load, precision, batch_size)
-    with locked_by_first(directory, group):  # other runs may use this teacher
-        if group.first:
+    with locked_by_main_process(directory, group):  # other runs may use this teacher
+        if group.is_main:
             _remove_unfit(directory, shards, tasks)
         group.wait()
         recorded = _recorded_digests(directory, shards)
@@ -187,7 +187,7 @@ def cache_logits(
         total, remaining = total_size(shards), total_size(missing)
         with progress("teacher", total, done=total - remaining) as advance:
             output.write(missing, setup=setup, inputs=inputs, workers=workers, group=group, advance=advance)
-        if group.first:
+        if group.is_main:
             _record_digests(output, recorded)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])

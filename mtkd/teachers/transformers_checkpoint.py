@@ -176,7 +176,7 @@ class CheckpointRef(TeacherRef):
             UserError: the weights are damaged, or lack a part such as the head.
         """
         assert self.saved is not None and self.task is not None
-        # `watch` changes how attention is called; a copy leaves the model of the caller unchanged
+        # `attach_capture` changes how attention is called; a copy leaves the model of the caller unchanged
         classifier = copy.deepcopy(self.module[0]) if self.module else self._load_classifier()
         info = replace(self.saved.info, max_length=max_length or 8)
         model = CheckpointModel(classifier, self.task, self._tokeniser, info, self.order)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtkd.models.foreign_errors import class_of, is_foreign
+from mtkd.models.user_class_errors import class_of, is_user_class
 from mtkd.outputs import BY_LAYER, EncoderOutput
 from mtkd.training.step_plan import StepPlan
 from tasks.common.errors import UserError
@@ -52,7 +52,7 @@ def check_encoder(encoder: nn.Module, plan: StepPlan) -> None:
         UserError: its outputs are not finite.
     """
     kind = class_of(encoder)
-    if not is_foreign(kind):
+    if not is_user_class(kind):
         return
     found: dict[str, None] = {}
 

@@ -44,7 +44,10 @@ def measure_importance(
     """
     encoder = teacher.encoder
     if not isinstance(encoder, TransformerEncoder):
-        raise UserError("only a Transformer teacher can be pruned into a student")
+        raise UserError(
+            f"the teacher's encoder ({type(encoder).__name__}) cannot be pruned into a student",
+            expected="a Transformer teacher",
+        )
     parts = layer_parts(encoder.body, encoder.n_layers)
     objective = labels_objective()
     sums = [{"heads": torch.zeros(()), "units": torch.zeros(()), "layer": torch.zeros(())} for _ in parts]
@@ -52,7 +55,10 @@ def measure_importance(
     labelled = {name: np.flatnonzero(rows.labelled) for name, rows in data.items()}
     chosen = {name: random.permutation(rows)[:_ROWS] for name, rows in labelled.items()}
     if not any(map(len, chosen.values())):
-        raise UserError("pruning the teacher into a student needs labelled rows, and no row has a label")
+        raise UserError(
+            "pruning the teacher into a student needs labelled rows, and no row has a label",
+            hint="add labelled rows, or leave `student.transformer.prune` out",
+        )
     device = next(teacher.parameters()).device
     teacher.eval().requires_grad_(True)
     with progress("importance", sum(map(len, chosen.values()))) as advance:

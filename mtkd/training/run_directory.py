@@ -213,7 +213,7 @@ class RunDirectory:
             # Before the directory was locked, another process may have finished the run.
             self._before = _read_record(self.path)
             group.wait()  # every process reads what was there before rank 0 writes
-            if group.first and not self.finished:
+            if group.is_main and not self.finished:
                 versions = {name: metadata.version(name) for name in _PACKAGES}
                 record = {
                     "status": "running",

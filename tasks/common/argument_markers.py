@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from tasks.common.errors import with_article
+
 HIGH_LIMIT = 10**9  # messages leave out upper limits from here on
 
 
@@ -92,7 +94,7 @@ def _joined(words: Sequence[str]) -> str:
 def _of_class(kind: Any, metadata: Sequence[Any]) -> str:
     limits = find_marker(Range, metadata)
     if kind in (int, float):
-        number = "a whole number" if kind is int else "a number"
+        number = "an integer" if kind is int else "a number"
         return f"{number} {limits.words()}" if limits else number
     words = {bool: "True or False", str: "text", Path: "a path", Any: "anything"}
     if kind in words:
@@ -100,4 +102,4 @@ def _of_class(kind: Any, metadata: Sequence[Any]) -> str:
     name = getattr(kind, "__name__", str(kind))
     if name == "Callable":
         return "a function"
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return with_article(name)

@@ -123,7 +123,11 @@ def reason_of(error: Exception) -> str:
 
 def a_type(value: object) -> str:
     """The type of a value with its article: "a list", "an int", "an ndarray"."""
-    name = type(value).__name__
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """The name of a type with its article."""
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
 

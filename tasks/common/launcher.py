@@ -65,7 +65,7 @@ def _are(names: list[str]) -> str:
 
 
 def _number(variable: str, default: int, low: int, high: int = 2**31) -> int:
-    """A whole number in the environment."""
+    """An integer in the environment."""
     text = os.environ.get(variable)
     if text is None:
         return default
@@ -75,7 +75,7 @@ def _number(variable: str, default: int, low: int, high: int = 2**31) -> int:
         upper = f" to {high}" if high < 2**31 else " or more"
         raise UserError(
             f"the environment variable {variable} is {brief(text)}",
-            expected=f"a whole number, {low}{upper}",
+            expected=f"an integer, {low}{upper}",
             hint=_HINT,
         )
     return int(text)

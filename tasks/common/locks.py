@@ -25,7 +25,7 @@ def locked(out: Path, *, wait: bool | float = False) -> Iterator[None]:
     processes left in `out` are removed.
 
     Args:
-        wait: wait until the lock is free instead of raising; a number = for at most so many seconds.
+        wait: wait until the lock is free instead of raising; a number = at most this many seconds.
 
     Raises:
         LockedError: another process holds the lock.

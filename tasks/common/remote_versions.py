@@ -17,6 +17,6 @@ def uploaded(version: str) -> str:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """The size and version of a file, from what its file system says about it; None if it says too little."""
+    """The size and version of a file, from its metadata; None if that is not sufficient."""
     version = next((about[key] for key in (*_VERSIONS, *_TIMES) if about.get(key)), None)
     return None if version is None else f"{about.get('size')} {version}"

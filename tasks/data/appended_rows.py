@@ -45,7 +45,7 @@ def checked_batches(task: Task, batches: Iterator[RawTable]) -> Iterator[RawTabl
 
 
 def _refuse_labels(task: Task, raw: RawTable) -> None:
-    """Raise UserError if a row has a label, or something else that stands in the place of one."""
+    """Raise UserError if a row has a label, or any other value in the label column."""
     column = raw.table[task.label]
     if column.null_count == len(column):
         return

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from tasks.common.errors import UserError, did_you_mean_path, unknown
+from tasks.common.errors import UserError, did_you_mean_path
 from tasks.common.records import Count, Name, Record, Share, Size, read_record
-from tasks.common.shards import ShardEntry
+from tasks.common.shards import ShardEntry, check_row_counts, find_task
 from tasks.data.rows import ANSWERS, Rows, answered
 
 CORPUS_FORMAT = 2  # format 1 digests rows with digest_rows, format 2 with digest_blocks
@@ -113,9 +113,7 @@ class CorpusManifest(Record):
     counts: Mapping[str, Count] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for task in self.tasks:
-            if task.rows != sum(shard.rows for shard in self.shards if shard.task == task.name):
-                raise ValueError(f"shards with the {task.rows} rows of {task.name}")
+        check_row_counts(self.tasks, self.shards)
 
     @property
     def rows(self) -> int:
@@ -124,10 +122,7 @@ class CorpusManifest(Record):
 
     def task(self, name: str) -> CorpusTask:
         """The entry of one task; raises UserError if the corpus lacks it."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise unknown("task of this corpus", name, (task.name for task in self.tasks))
+        return find_task(self.tasks, name, "corpus")
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as plain JSON values."""

@@ -17,7 +17,7 @@ from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import not_regular
 from tasks.data.parquet_files import parquet_batches, read_parquet
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_utf8_text, make_table
-from tasks.data.text_lines import STANDARD, delimiter_of, file_name, repeated_key, text_lines
+from tasks.data.text_lines import STANDARD, delimiter_of, display_name, repeated_key, text_lines
 
 BATCH_ROWS = 50_000  # rows read at once
 _MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
@@ -27,7 +27,7 @@ class _Collected:
     """Rows of a file that become a table of at most `size` rows."""
 
     def __init__(self, path: Path, size: int | None):
-        self.path, self.size = file_name(path), size
+        self.path, self.size = display_name(path), size
         self.names: list[str] | None = None
         self.bad: list[UnreadableLine] = []
         self.tables = 0

@@ -171,10 +171,8 @@ def _not_text(path: Path) -> UserError:
 
 def _check_column(path: Path, column: str) -> None:
     """Check that a parquet file has a column of text."""
-    try:
+    with parquet_errors(path):
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} is not a parquet file: {error}") from error
     check_header(path, schema.names)
     if column not in schema.names:
         raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column='NAME'`")

@@ -47,7 +47,7 @@ def output_path(path: Path) -> Path:
     return STANDARD if path in _OUTPUTS else path
 
 
-def file_name(path: Path) -> str:
+def display_name(path: Path) -> str:
     """The name of a file in messages; "standard input" for `STANDARD`."""
     return "standard input" if path == STANDARD else str(path)
 
@@ -71,7 +71,7 @@ def open_bytes(path: Path) -> Iterator[Any]:
                 yield handle
     except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"cannot read {file_name(path)}: {reason}") from error
+        raise UserError(f"cannot read {display_name(path)}: {reason}") from error
 
 
 def limited_lines(handle: Any, name: str) -> Iterator[Any]:
@@ -103,7 +103,7 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
         text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
         encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
         try:
-            for number, line in enumerate(limited_lines(text, file_name(path)), start=1):
+            for number, line in enumerate(limited_lines(text, display_name(path)), start=1):
                 if not utf16 and not line.isascii():
                     raw = line.encode(errors="surrogateescape")
                     if not encoding:
@@ -121,7 +121,7 @@ def _refuse_binary(path: Path, head: bytes) -> None:
         if head.startswith(start):
             is_input = path == STANDARD
             raise UserError(
-                f"{file_name(path)} is not text: it is {kind}",
+                f"{display_name(path)} is not text: it is {kind}",
                 expected="JSON lines, CSV or TSV" if is_input else "the format that its name says",
                 hint=_BINARY_INPUT.get(start, hint) if is_input else hint,
             )
@@ -149,8 +149,8 @@ def _encoding(raw: bytes) -> str:
 def _warn(path: Path, number: int, encoding: str) -> None:
     if encoding != "utf-8":
         warnings.warn(
-            f"{file_name(path)} is not UTF-8 (line {number}): it is read as {encoding}. If letters come out "
-            "wrong, convert the file to UTF-8",
+            f"{display_name(path)} is not UTF-8 (line {number}): it is read as {encoding}. If letters come "
+            "out wrong, convert the file to UTF-8",
             MtkdWarning,
             stacklevel=3,
         )

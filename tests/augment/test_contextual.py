@@ -24,9 +24,8 @@ from mtkd.output_files.worker_pools import Engine, Workers
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import SCHEMA, read_corpus
 from tasks.data.rows import Rows
+from tests.helpers.reference_splitmix64 import INCREMENT, reference_splitmix64
 
-ALL = 2**64 - 1
-G = 0x9E3779B97F4A7C15
 WORDS = ["a", "the", "old", "tree", "stood", "by", "river", "bank", "slow", "quick", "walk", "talk", "play"]
 WORDS += ["sun", "moon", "sky", "stone", "house"]
 PIECES = ["##ing", "##ed", "##s", "##er", "un", "##b"]
@@ -65,13 +64,6 @@ def make_rows(*texts: list[str], task: str = "mrpc") -> Rows:
     uids = pa.array([f"{task}/train/{number}" for number in range(len(texts[0]))], pa.string())
     columns = tuple(pa.array(part, pa.string()) for part in texts)
     return Rows(task, "train", uids, columns, np.ones(len(texts[0])))
-
-
-def splitmix64(z: int) -> int:
-    z &= ALL
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & ALL
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & ALL
-    return z ^ (z >> 31)
 
 
 class NaiveReplacement:
@@ -121,7 +113,7 @@ class NaiveReplacement:
 
     def copy(self, texts: list[str], uid: str, copy: int) -> tuple[list[str], int]:
         raw = hashlib.blake2b(f"{self.seed}:{uid}".encode(), digest_size=8).digest()
-        stream = splitmix64(int.from_bytes(raw, "little") + copy * G)
+        stream = reference_splitmix64(int.from_bytes(raw, "little") + copy * INCREMENT)
         position, made, changed = 0, [], 0
         for number, text in enumerate(texts):
             still = len(texts) == 2 and (copy - 1) % 3 == 1 - number
@@ -130,11 +122,11 @@ class NaiveReplacement:
                 if match[0][0] in "'’":
                     continue
                 position += 1
-                draw = splitmix64(stream + position * G)
+                draw = reference_splitmix64(stream + position * INCREMENT)
                 found = self.candidates(text, match.start(), match.end())
                 word = match[0]
                 if draw / 2**64 < self.p and found and not still:
-                    word = found[(splitmix64(draw + G) >> 32) * len(found) >> 32]
+                    word = found[(reference_splitmix64(draw + INCREMENT) >> 32) * len(found) >> 32]
                 changed += word != match[0]
                 new, at = new + text[at : match.start()] + word, match.end()
             made.append(new + text[at:])
@@ -142,7 +134,7 @@ class NaiveReplacement:
 
 
 def copies_of(rows: Rows, method: Contextual, copies: int) -> list[list[str]]:
-    table = pa.concat_tables([part.table for part in method.make(rows, copies)])
+    table = pa.concat_tables([part.table for part in method.make_copies(rows, copies)])
     assert table.schema == SCHEMA
     names = ["text", "text_pair"][: len(rows.texts)]
     return [list(texts) for texts in zip(*(table[name].to_pylist() for name in names), strict=True)]
@@ -174,7 +166,7 @@ def test_matches_the_naive_version(masked_lm: Path, tmp_path: Path, pair: bool, 
         for copy in range(1, 8)
     ]
     assert copies_of(rows, method, 7) == [texts for texts, _ in expected]
-    parts = list(method.make(rows, 7))
+    parts = list(method.make_copies(rows, 7))
     assert sum(part.changed for part in parts) == sum(count for _, count in expected) > 100
     assert sum(part.unchanged for part in parts) == [count for _, count in expected].count(0)
     assert sum(part.words for part in parts) == 7 * (1 + pair) * (8 + 3 + 2 + 0 + 7 + 41)

@@ -77,7 +77,7 @@ def finished_copy(finished: Path, tmp_path: Path) -> Path:
 def test_rows_read_back_in_order_and_unlabelled(finished):
     assert [task.name for task in read_corpus(finished).tasks] == ["rte", "sst2"]
     for task, copies in SPEC.copies.items():
-        table = pa.concat_tables([part.table for part in SPEC.augmenter.make(ROWS[task], copies)])
+        table = pa.concat_tables([part.table for part in SPEC.augmenter.make_copies(ROWS[task], copies)])
         rows = corpus_rows(finished, task)
         columns = ["text", "text_pair"][: len(ROWS[task].texts)]
         assert [text.to_pylist() for text in rows.texts] == [table[name].to_pylist() for name in columns]
@@ -129,7 +129,7 @@ def test_many_unchanged_copies_cause_a_warning(finished, tmp_path):
     assert copies_warnings(read_corpus(finished)) == []
     write_corpus(replace(SPEC, augmenter=Masking(0.01)), ROWS, tmp_path / "c")
     first, _ = copies_warnings(read_corpus(tmp_path / "c"))
-    assert "no word is changed in" in first and "a higher probability than `p=0.01` changes more" in first
+    assert "no word is changed in" in first and "raise `p` (now 0.01) to change more" in first
 
 
 def test_datasets_loads_it_and_no_row_has_a_label(finished, tmp_path):

@@ -9,22 +9,15 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from augment.counter_rng import G, below, draw_number, mix, streams_of, threshold
-
-MASK = 2**64 - 1
-
-
-def splitmix64(state: int) -> int:
-    """The output for one state, as Steele, Lea and Flood (2014) define it, in Python's integers."""
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
-    return state ^ (state >> 31)
+from augment.counter_rng import INCREMENT as STEP
+from augment.counter_rng import draw_number, integers_below, splitmix64, streams_of, threshold
+from tests.helpers.reference_splitmix64 import INCREMENT, MASK, reference_splitmix64
 
 
 def test_splitmix64_gives_the_published_sequence() -> None:
     """The first outputs for the seed 1234567, from the reference implementation in C."""
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert mix(np.uint64(1234567) + G * np.arange(1, 4, dtype=np.uint64)).tolist() == expected
+    assert splitmix64(np.uint64(1234567) + STEP * np.arange(1, 4, dtype=np.uint64)).tolist() == expected
 
 
 def test_streams_depend_only_on_seed_row_and_copy() -> None:
@@ -32,7 +25,7 @@ def test_streams_depend_only_on_seed_row_and_copy() -> None:
     expected = []
     for uid in uids.to_pylist():
         key = int.from_bytes(hashlib.blake2b(f"7:{uid}".encode(), digest_size=8).digest(), "little")
-        expected += [splitmix64(key + copy * int(G) & MASK) for copy in (1, 2, 3)]
+        expected += [reference_splitmix64(key + copy * INCREMENT & MASK) for copy in (1, 2, 3)]
     assert streams_of(7, uids, 3).tolist() == expected
     assert streams_of(7, uids.slice(1), 3).tolist() == expected[3:]
     assert not set(streams_of(8, uids, 3).tolist()) & set(expected)
@@ -40,17 +33,17 @@ def test_streams_depend_only_on_seed_row_and_copy() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.999])
 def test_draws_fall_below_a_threshold_with_the_right_probability(p: float) -> None:
-    draws = mix(np.arange(20_000, dtype=np.uint64) * G)
+    draws = splitmix64(np.arange(20_000, dtype=np.uint64) * STEP)
     hits = int((draws < threshold(p)).sum())
     assert stats.binomtest(hits, 20_000, p).pvalue > 1e-3 if p else hits == 0
 
 
 def test_integers_are_uniform_and_below_their_limit() -> None:
-    draws = mix(np.arange(30_000, dtype=np.uint64) * G)
-    found = below(draws, np.full(30_000, 7))
+    draws = splitmix64(np.arange(30_000, dtype=np.uint64) * STEP)
+    found = integers_below(draws, np.full(30_000, 7))
     assert stats.chisquare(np.bincount(found, minlength=7)).pvalue > 1e-3
     limits = np.array([1, 2**31 - 1, 3])
-    assert below(np.full(3, MASK, np.uint64), limits).tolist() == [0, 2**31 - 2, 2]
+    assert integers_below(np.full(3, MASK, np.uint64), limits).tolist() == [0, 2**31 - 2, 2]
     exact = [(int(draw) >> 32) * 7 >> 32 for draw in draws[:100]]
     assert found[:100].tolist() == exact
 

@@ -17,9 +17,7 @@ from augment.masking import Masking
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import SCHEMA
 from tasks.data.rows import Rows
-
-ALL = 2**64 - 1
-G = 0x9E3779B97F4A7C15
+from tests.helpers.reference_splitmix64 import INCREMENT, reference_splitmix64
 
 
 def make_rows(*texts: list[str], task: str = "mrpc", labels: float = 1.0) -> Rows:
@@ -39,24 +37,18 @@ def some_rows(count: int, *, texts: int = 1, seed: int = 0) -> Rows:
     return make_rows(*lines)
 
 
-def splitmix64(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & ALL
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & ALL
-    return z ^ (z >> 31)
-
-
 def naive(rows: Rows, p: float, seed: int, token: str, copies: int) -> list[tuple[str, int, list[str]]]:
     """Return (parent, copy, texts) by the formula in the docstring of the module, one word at a time."""
     copied = []
     for number, uid in enumerate(rows.uids.to_pylist()):
         key = int.from_bytes(hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest(), "little")
         for copy in range(1, copies + 1):
-            stream, position, texts = splitmix64((key + copy * G) & ALL), 0, []
+            stream, position, texts = reference_splitmix64(key + copy * INCREMENT), 0, []
             for column in rows.texts:
                 words = column[number].as_py().split()
                 for index in range(len(words)):
                     position += 1
-                    if splitmix64((stream + position * G) & ALL) / 2**64 < p:
+                    if reference_splitmix64(stream + position * INCREMENT) / 2**64 < p:
                         words[index] = token
                 texts.append(" ".join(words))
             copied.append((uid, copy, texts))
@@ -64,7 +56,7 @@ def naive(rows: Rows, p: float, seed: int, token: str, copies: int) -> list[tupl
 
 
 def copies_of(rows: Rows, method: Masking, copies: int) -> list[tuple[str, int, list[str]]]:
-    table = pa.concat_tables([part.table for part in method.make(rows, copies)])
+    table = pa.concat_tables([part.table for part in method.make_copies(rows, copies)])
     names = ["text", "text_pair"][: len(rows.texts)]
     texts = zip(*(table[name].to_pylist() for name in names), strict=True)
     parents, numbers = table["parent"].to_pylist(), table["copy"].to_pylist()
@@ -125,7 +117,7 @@ def test_words_are_masked_independently_at_the_given_rate(p):
 
 def test_counts_and_columns_of_the_copies():
     rows = some_rows(300)
-    parts = list(Masking(0.1).make(rows, 7))
+    parts = list(Masking(0.1).make_copies(rows, 7))
     expected = naive(rows, 0.1, 0, "[MASK]", 7)
     masked = [text.split().count("[MASK]") for _, _, (text,) in expected]
     assert sum(part.changed for part in parts) == sum(masked)
@@ -141,10 +133,10 @@ def test_memory_does_not_grow_with_the_corpus():
     def peak(count: int) -> int:
         rows = some_rows(count)
         method = Masking()
-        next(method.make(rows, 10))
+        next(method.make_copies(rows, 10))
         tracemalloc.start()
         before = pa.total_allocated_bytes()
-        arrow = max(pa.total_allocated_bytes() - before for _ in method.make(rows, 10))
+        arrow = max(pa.total_allocated_bytes() - before for _ in method.make_copies(rows, 10))
         python = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return arrow + python

@@ -27,9 +27,8 @@ from mtkd.output_files.worker_pools import Workers
 from tasks.common.errors import UserError
 from tasks.data.corpus_reader import SCHEMA, corpus_rows, read_corpus
 from tasks.data.rows import Rows
+from tests.helpers.reference_splitmix64 import INCREMENT, reference_splitmix64
 
-ALL = 2**64 - 1
-G = 0x9E3779B97F4A7C15
 WORDS = ["a", "the", "trees", "stood", "by", "rivers", "où", "naïve", "don't", "3.5", "walked", ",", "."]
 
 
@@ -61,13 +60,6 @@ def method_of(rows: Rows, *, tagger=LastLetterTagger(), **options) -> Replacemen
     return Replacement({rows.task: tag_rows(rows, tagger)}, tagger.name, **options)
 
 
-def splitmix64(z: int) -> int:
-    z &= ALL
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & ALL
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & ALL
-    return z ^ (z >> 31)
-
-
 def scaled_draw(draw: int, limit: int) -> int:
     return (draw >> 32) * limit >> 32
 
@@ -76,7 +68,7 @@ def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, 
     """Alter one text word by word; return the text, its word count and the number of changed words."""
     words, spaces, altered = [], [], []
     for position, (space, word) in enumerate(split_words(text)):
-        draw = splitmix64(stream + (before + position + 1) * G)
+        draw = reference_splitmix64(stream + (before + position + 1) * INCREMENT)
         new = word
         if draw / 2**64 < method.p_mask:
             new = method.mask_token
@@ -84,7 +76,9 @@ def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, 
             others = sorted(
                 (other, times) for other, times in counts.items() if other[-1] == word[-1] and other != word
             )
-            at = scaled_draw(splitmix64(draw + G), max(1, sum(times for _, times in others)))
+            at = scaled_draw(
+                reference_splitmix64(draw + INCREMENT), max(1, sum(times for _, times in others))
+            )
             for other, times in others:
                 if at < times:
                     new = other
@@ -93,7 +87,9 @@ def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, 
         words.append(new)
         spaces.append(" " if space and position else "")
         altered.append(new != word)
-    whether, size, where = (splitmix64(stream - (3 * number + step) * G) for step in (1, 2, 3))
+    whether, size, where = (
+        reference_splitmix64(stream - (3 * number + step) * INCREMENT) for step in (1, 2, 3)
+    )
     start, stop = 0, len(words)
     if words and whether / 2**64 < method.p_ngram:
         n = min(1 + scaled_draw(size, 5), len(words))
@@ -111,7 +107,7 @@ def naive(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, 
     for number, uid in enumerate(rows.uids.to_pylist()):
         raw = hashlib.blake2b(f"{method.seed}:{uid}".encode(), digest_size=8).digest()
         for copy in range(1, copies + 1):
-            stream = splitmix64(int.from_bytes(raw, "little") + copy * G)
+            stream = reference_splitmix64(int.from_bytes(raw, "little") + copy * INCREMENT)
             before, altered, texts = 0, 0, []
             for which, column in enumerate(columns):
                 still = len(columns) == 2 and (copy - 1) % 3 == 1 - which
@@ -124,7 +120,7 @@ def naive(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, 
 
 
 def copies_of(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, list[str]]]:
-    table = pa.concat_tables([part.table for part in method.make(rows, copies)])
+    table = pa.concat_tables([part.table for part in method.make_copies(rows, copies)])
     assert table.schema == SCHEMA
     names = ["text", "text_pair"][: len(rows.texts)]
     texts = zip(*(table[name].to_pylist() for name in names), strict=True)
@@ -144,7 +140,7 @@ def test_matches_the_naive_version_on_any_text(texts, pair, p_mask, p_pos, p_ngr
     method = method_of(rows, p_mask=p_mask, p_pos=p_pos, p_ngram=p_ngram, seed=seed, mask_token="<m>")
     expected = naive(rows, method, 4)
     assert copies_of(rows, method, 4) == [made[:3] for made in expected]
-    parts = list(method.make(rows, 4))
+    parts = list(method.make_copies(rows, 4))
     assert sum(part.changed for part in parts) == sum(count for *_, count in expected)
     assert sum(part.unchanged for part in parts) == [count for *_, count in expected].count(0)
     words = sum(len(split_words(text)) for column in rows.texts for text in column.to_pylist())
@@ -167,7 +163,7 @@ def test_chunks_and_parts_do_not_change_the_copies(monkeypatch):
     monkeypatch.setattr("augment.replacement._CHUNK", 7)
     assert copies_of(rows, method, 5) == full
     some = rows.take(np.array([41, 3, 7]))
-    assert copies_of(some, method.part(some), 5) == [
+    assert copies_of(some, method.for_rows(some), 5) == [
         made for uid in some.uids.to_pylist() for made in full if made[0] == uid
     ]
     assert copies_of(rows, method, 2) == [made for made in full if made[1] <= 2]

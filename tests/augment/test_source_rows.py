@@ -253,11 +253,11 @@ class MaskingThatDies(Masking):
     def settings(self) -> dict[str, float | int | str]:
         return {"p": self.p, "seed": self.seed, "mask_token": self.mask_token}
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         if rows.uids[0].as_py() == "pair/train/20" and not Path(self.died).exists():
             Path(self.died).touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().make(rows, copies)
+        return super().make_copies(rows, copies)
 
 
 def test_a_killed_worker_does_not_change_the_output(
@@ -361,7 +361,7 @@ def test_a_worker_opens_only_the_row_groups_of_its_shard(
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", record)
     part = planned.slice(20, 43)
-    copies = list(method.part(part).make(part.read(), 2))
+    copies = list(method.for_rows(part).make_copies(part.read(), 2))
     assert groups == [[2, 3, 4, 5], [0], [0]]  # rows 20 to 39, row 40, and rows 41 and 42
     assert sum(len(some.table) for some in copies) == 46
 

@@ -149,7 +149,7 @@ class Trials:
             self._compare(where)
 
     def doubled(self, at: int) -> None:
-        """Stop the command at a change, start it a second time, and let the first one go on."""
+        """Stop the command at a change, start it a second time, and let the first one continue."""
         self._fresh()
         fault = self._placed({"at": at, "number": int(signal.SIGSTOP)})
         first = self._processes.start(*self.words, **self._call, fault=fault)
@@ -192,7 +192,7 @@ class Trials:
         file.write_bytes(content)
         where = f"{at}: {self.changes[at]}, with bit {place} of {file.relative_to(self.directory)} flipped"
         done = self._run({})
-        # `compare` goes on with its other runs, and ends with exit code 1.
+        # `compare` continues with its other runs, and ends with exit code 1.
         refused = done.code == 2 or (done.code == 1 and "failed: error: " in done.err)
         if refused and "Traceback" not in done.err:
             self.outcome.trials += 1

@@ -60,7 +60,7 @@ def wait_for_lock(directory: str) -> None:
     distributed._LOCK_WAIT = 1.0
     state = PartialState(cpu=True, timeout=timedelta(seconds=4))
     group = distributed.ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)
-    if group.first:
+    if group.is_main:
         (Path(directory) / "started").touch()
-    with distributed.locked_by_first(Path(directory) / "logits", group):
+    with distributed.locked_by_main_process(Path(directory) / "logits", group):
         (Path(directory) / f"rank-{group.rank}").touch()

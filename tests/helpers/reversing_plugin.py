@@ -19,13 +19,13 @@ class Reverse(Augmenter):
     mark: str = "#"
 
     name = "reverse"
-    about = "Words in reverse order."
+    description = "Words in reverse order."
 
     @property
     def settings(self) -> dict[str, float | int | str]:
         return {"start": self.start, "mark": self.mark}
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         made = [
             pa.array(
                 [

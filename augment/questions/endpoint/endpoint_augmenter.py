@@ -155,10 +155,10 @@ class EndpointQuestions(Augmenter):
     name = "questions"
     kind = "questions"
     schema = QUESTION_SCHEMA
-    counted = REQUEST_COUNTS
+    count_names = REQUEST_COUNTS
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """How the questions were made, with the paragraph counts."""
         return _ABOUT.format(model=self.endpoint_prompt.model, counts=self.counts).strip()
 
@@ -167,7 +167,7 @@ class EndpointQuestions(Augmenter):
         """All settings that affect the questions. The address does not: another server may resume."""
         return {**self.endpoint_prompt.settings, "words": self.words}
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield up to `copies` questions about each of `rows`, in their order.
 
         Raises:

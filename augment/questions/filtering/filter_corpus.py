@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_digests
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, corpus_digests
 from augment.questions.filtering.filter_report import REPORT, Tally, filter_card
 from augment.questions.filtering.filter_shard import FilteredShard, FilterSettings, filter_shard
 from augment.questions.filtering.heuristics import Reason, Seen, is_question
@@ -149,7 +149,7 @@ def filter_corpus(
 
     difference = partial(corpus_difference, out)
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, group=group, difference=difference):
-        recorded = recorded_digests(out)
+        recorded = corpus_digests(out)
         missing = output.missing(recorded)
         advance(total_size(output.shards) - total_size(missing))
         output.write(
@@ -163,7 +163,7 @@ def filter_corpus(
         tallies = {shard.file: _tally(out / shard.file) for shard in output.shards}
         tally = Tally.total(tallies.values())
         group.wait()
-        if group.first:
+        if group.is_main:
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():

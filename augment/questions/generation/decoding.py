@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from augment.counter_rng import G, mix
+from augment.counter_rng import INCREMENT, splitmix64
 from augment.questions.generation.batch_size import BatchSize
 from augment.questions.generation.decoder import Decoder
 from mtkd.torch_state import with_torch_defaults
@@ -164,7 +164,7 @@ def _nucleus(shares: Tensor, before: Tensor, top_p: float) -> Tensor:
 def _gumbel(streams: np.ndarray, step: int, tokens: Tensor) -> Tensor:
     """(R, N) Gumbel noise, a function of (stream, step, token)."""
     counters = (tokens.cpu().numpy().astype(np.uint64) + np.uint64(step << 32)) + np.uint64(1)
-    bits = mix(streams.astype(np.uint64)[:, None] + G * counters)
+    bits = splitmix64(streams.astype(np.uint64)[:, None] + INCREMENT * counters)
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
     return torch.from_numpy(-np.log(-np.log(uniform))).to(tokens.device, torch.float32)
 

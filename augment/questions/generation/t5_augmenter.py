@@ -52,7 +52,7 @@ class T5Questions(Augmenter):
     schema = QUESTION_SCHEMA
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """How the questions were made, with the paragraph counts."""
         return _ABOUT.format(counts=self.counts).strip()
 
@@ -79,7 +79,7 @@ class T5Questions(Augmenter):
             "words": self.words,
         }
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield up to `copies` questions about each of `rows`."""
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
@@ -123,10 +123,14 @@ def check_question_options(options: QuestionOptions, backend: str, precision: st
 
         check_installed()
         if precision == "bf16":
-            raise UserError(f"`precision={precision!r}` with `backend='ctranslate2'`, which is int8")
+            raise UserError(
+                f"`precision={precision!r}` has no effect with `backend='ctranslate2'`, which is int8",
+                hint="leave `precision` out, or use `backend='native'`",
+            )
         if strategy.sample:
             raise UserError(
-                "`sample=True` with `backend='ctranslate2'`, whose sampling cannot be seeded per paragraph",
+                "`sample=True` cannot be used with `backend='ctranslate2'`, because its sampling cannot be "
+                "seeded per paragraph",
                 hint="use `beams`, or `backend='native'`",
             )
     if form.uses_answer and options.spacy:

@@ -18,8 +18,8 @@ _PLACE_ENDINGS = tuple(WORDS["place_endings"])
 _NOT_PLURAL = ("ss", "us", "is")
 
 
-class Memory(NamedTuple):
-    """What a paragraph tells about its names.
+class NameHints(NamedTuple):
+    """What a paragraph reveals about the names in it.
 
     Attributes:
         persons, places: single words of names.
@@ -31,9 +31,9 @@ class Memory(NamedTuple):
     personal: bool
 
 
-def read_names(text: str) -> Memory:
-    """Collect the names of a paragraph."""
-    memory = Memory(set(), Counter(), len(_PERSONAL.findall(text)) > len(_IMPERSONAL.findall(text)))
+def read_names(text: str) -> NameHints:
+    """Collect hints about the names of a paragraph."""
+    memory = NameHints(set(), Counter(), len(_PERSONAL.findall(text)) > len(_IMPERSONAL.findall(text)))
     titles = WORDS["titles"]
     firsts = WORDS["first_names"]
     things = WORDS["thing_heads"]
@@ -61,7 +61,7 @@ class Phrase(NamedTuple):
     kind: str
 
 
-def read_phrase(sentence: Tagged, start: int, stop: int, memory: Memory) -> Phrase:
+def read_phrase(sentence: Tagged, start: int, stop: int, memory: NameHints) -> Phrase:
     """Find the head of a noun phrase and what it stands for."""
     end = start
     while end < stop and sentence.tags[end] not in "FI&XEGWK":
@@ -86,7 +86,7 @@ def _kind_of_noun(word: str) -> str:
     return "unknown" if agent and len(word) > 5 else "thing"
 
 
-def _kind_of_name(sentence: Tagged, start: int, head: int, memory: Memory) -> str:
+def _kind_of_name(sentence: Tagged, start: int, head: int, memory: NameHints) -> str:
     tags, words = sentence.tags, sentence.words
     first = _name_start(tags, start, head)
     run, last = words[first : head + 1], words[head]
@@ -129,7 +129,7 @@ def who_or_what(sentence: Tagged, phrase: Phrase, personal: bool) -> tuple[str, 
     """The words that ask for a phrase, and where the answer begins; None if that is not certain.
 
     Args:
-        personal: whether the phrase stands for a person if nothing tells otherwise.
+        personal: whether the phrase stands for a person unless something indicates otherwise.
     """
     tags = sentence.tags
     words = sentence.words

@@ -25,7 +25,7 @@ from augment.questions.rules.tagging import Tagged
 from augment.questions.rules.verbs import FORMS, Form
 from augment.questions.rules.words import WORDS
 
-_ASIDES = 3  # so many parts of an apposition between commas
+_ASIDES = 3  # at most this many parts of an apposition between commas
 
 
 @dataclass

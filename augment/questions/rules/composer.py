@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from augment.questions.rules.answers import Memory, Phrase, read_phrase
+from augment.questions.rules.answers import NameHints, Phrase, read_phrase
 from augment.questions.rules.chunks import Chunk
 from augment.questions.rules.clauses import Clause
 from augment.questions.rules.verbs import FORMS, base_of, third_person
@@ -46,7 +46,7 @@ class Composer:
         copula: whether the clause is "SUBJECT is ..."; `passive`: whether its verb is passive.
     """
 
-    def __init__(self, clause: Clause, memory: Memory, subject: Subject) -> None:
+    def __init__(self, clause: Clause, memory: NameHints, subject: Subject) -> None:
         self.clause = clause
         self.memory = memory
         self.subject = subject
@@ -159,11 +159,13 @@ class Composer:
                 past = "d" in form.kinds or ("s" not in form.kinds and "b" not in form.kinds)
                 auxiliary = "did" if past else "does" if "s" in form.kinds else "do"
             rest = [*self.group[:-1], self.base]
-        yield from self.check(
+        yield from self.question_if_valid(
             [wh, auxiliary, self.subject.text, *rest, *tail, self.lead(lead, wh)], start, stop, rank
         )
 
-    def check(self, parts: Iterable[str], start: int, stop: int, rank: float) -> Iterator[RuleQuestion]:
+    def question_if_valid(
+        self, parts: Iterable[str], start: int, stop: int, rank: float
+    ) -> Iterator[RuleQuestion]:
         """The question made of `parts`, unless it or its answer, words start..stop, is not well formed."""
         while start < stop and self.tags[stop - 1] in "_~,":
             stop -= 1
@@ -174,16 +176,16 @@ class Composer:
         if not 0 < stop - start <= longest or not shortest <= len(words) <= longest_question:
             return
         answer = self.sentence.text(start, stop).lower()
-        asking = 4 if "which" in words[:2] else 1
-        low = {word.lower().strip(",") for word in words[asking:]}
-        told = {word for word in answer.split() if len(word) > 3}
+        n_interrogatives = 4 if "which" in words[:2] else 1
+        other_words = {word.lower().strip(",") for word in words[n_interrogatives:]}
+        answer_words = {word for word in answer.split() if len(word) > 3}
         names = [word for word in words[1:] if not word[0].isalpha() or word[0].isupper()]
         long = [word for word in words[2:] if len(word) > 3]
         if (
-            low & (WORDS["pointing"] | _PRONOUNS)
+            other_words & (WORDS["pointing"] | _PRONOUNS)
             or answer in text.lower()
-            or (told and len(told & low) * 2 >= len(told))
-            or (low & OWNERS and self.subject.text not in text)
+            or (answer_words and len(answer_words & other_words) * 2 >= len(answer_words))
+            or (other_words & OWNERS and self.subject.text not in text)
             or (not names and len(long) < 1 + (words[0] in ("what", "who")))
         ):
             return
@@ -192,7 +194,7 @@ class Composer:
         first, last = self.sentence.starts[start], self.sentence.stops[stop - 1]
         yield RuleQuestion(text[0].upper() + text[1:] + "?", first, last, round(rank, 3))
 
-    def vague(self, start: int, stop: int) -> bool:
+    def is_vague(self, start: int, stop: int) -> bool:
         """True for phrases such as "some towns" and "the town", which tell too little as an answer."""
         tags = self.tags[start:stop]
         return self.words[start].lower() in WORDS["vague"] or tags in ("DN", "Ds", "Db", "DJ")

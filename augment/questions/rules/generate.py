@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from augment.questions.rules.answers import Memory, is_plural, read_names, read_phrase
+from augment.questions.rules.answers import NameHints, is_plural, read_names, read_phrase
 from augment.questions.rules.clauses import Clause, clauses_of
 from augment.questions.rules.composer import OWNERS, RuleQuestion, Subject
 from augment.questions.rules.questions import clause_questions
@@ -39,8 +39,8 @@ def generate_rule_questions(
     """The questions about an English paragraph, ordered by their answers.
 
     Args:
-        count: only the best so many, from different sentences as far as possible.
-        entities: tells persons and places; without it, only lists and rules do.
+        count: the maximum number of questions; the best ones are kept, from different sentences if possible.
+        entities: recognises persons and places; None = only word lists and rules are used.
     """
     memory = read_names(text)
     for name, label in entities(text) if entities else ():
@@ -96,8 +96,8 @@ class _Topics:
         return last if last.plural or last.kind != "person" else None
 
 
-def _subject(clause: Clause, memory: Memory, topics: _Topics) -> Subject | None:
-    """The subject of a clause, with a pronoun replaced; None if nobody can know what it means."""
+def _subject(clause: Clause, memory: NameHints, topics: _Topics) -> Subject | None:
+    """The subject of a clause, with a pronoun replaced; None if it cannot be resolved."""
     sentence, (start, stop) = clause.sentence, clause.subject
     word, tags = sentence.words[start].lower(), sentence.tags[start:stop]
     if tags == "!":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from augment.questions.rules.answers import Memory, counted_nouns, who_or_what
+from augment.questions.rules.answers import NameHints, counted_nouns, who_or_what
 from augment.questions.rules.chunks import Chunk
 from augment.questions.rules.clauses import Clause
 from augment.questions.rules.composer import Composer, RuleQuestion, Subject
@@ -14,7 +14,7 @@ _NEAR = frozenset(["in", "at", "on", "near", "from"])
 _NOUN_ENDINGS = ("s", "tion", "ment", "or", "er", "ity", "ness")
 
 
-def clause_questions(clause: Clause, memory: Memory, subject: Subject) -> Iterator[RuleQuestion]:
+def clause_questions(clause: Clause, memory: NameHints, subject: Subject) -> Iterator[RuleQuestion]:
     """The questions that can be asked about a clause."""
     composer = Composer(clause, memory, subject)
     if composer.tags[clause.subject[0]] == "!":
@@ -53,7 +53,7 @@ def _about_existing(composer: Composer) -> Iterator[RuleQuestion]:
             *composer.others(first),
             composer.lead(),
         ]
-        yield from composer.check(parts, *number, 3.5)
+        yield from composer.question_if_valid(parts, *number, 3.5)
 
 
 def _about_subject(composer: Composer) -> Iterator[RuleQuestion]:
@@ -66,14 +66,14 @@ def _about_subject(composer: Composer) -> Iterator[RuleQuestion]:
     number = counted_nouns(composer.sentence, phrase)
     if number and tags[0] in "CZR":
         parts = ["how many", composer.sentence.text(number[1], stop), *composer.group, *tail, composer.lead()]
-        yield from composer.check(parts, *number, 3.0)
+        yield from composer.question_if_valid(parts, *number, 3.0)
         return
     complement = composer.chunks[0]
     named = set(composer.tags[complement.start : complement.stop]) == {"P"}
     definite = complement.kind in ("adj", "adv") or (
         complement.kind == "np" and (named or composer.words[complement.start] == "the")
     )
-    if tags[0] in "CZ" or composer.vague(start, stop) or (composer.copula and not definite):
+    if tags[0] in "CZ" or composer.is_vague(start, stop) or (composer.copula and not definite):
         return
     acts = composer.base in WORDS["done_to_persons" if composer.passive else "persons_do"]
     acts = acts or (phrase.kind == "body" and not composer.passive and not composer.copula)
@@ -94,7 +94,7 @@ def _about_subject(composer: Composer) -> Iterator[RuleQuestion]:
     plain = wh == "what" and composer.tags[phrase.head] not in "PQ" and not composer.passive
     plural = composer.subject.plural and (wh == "who" or wh.startswith("which"))
     keep = plural or (composer.copula and complement.kind == "np")
-    yield from composer.check(
+    yield from composer.question_if_valid(
         [wh, *composer.predicate(keep), *tail, composer.lead()], begin, stop, 0.5 if plain else 2.0
     )
 
@@ -120,7 +120,7 @@ def _about_object(composer: Composer, chunk: Chunk) -> Iterator[RuleQuestion]:
             and composer.tags[phrase.head] == "P"
         )
         agent = composer.passive and phrase.kind != "thing" and composer.base not in WORDS["naming"]
-        if not wh_and_start or two or names or agent or composer.vague(chunk.start, chunk.stop):
+        if not wh_and_start or two or names or agent or composer.is_vague(chunk.start, chunk.stop):
             return
         wh, begin = wh_and_start
         if wh == "who" and composer.base in WORDS["linking"]:
@@ -237,7 +237,7 @@ def _about_inner(composer: Composer, chunk: Chunk) -> Iterator[RuleQuestion]:
         and composer.tags[inner] == "N"
         and not composer.words[inner].endswith(_NOUN_ENDINGS)
     )
-    if composer.vague(inner, chunk.stop) or (
+    if composer.is_vague(inner, chunk.stop) or (
         preposition == "to" and bare
     ):  # perhaps a verb: "scripted to dispense"
         return

@@ -30,7 +30,7 @@ class RuleQuestions(Augmenter):
     """Questions about paragraphs, made by rules; the two texts of a row are the paragraph and its source.
 
     Attributes:
-        spacy: the spaCy pipeline that tells persons and places; None = only rules do.
+        spacy: the spaCy pipeline that recognises persons and places; None = rules only.
         words: the word range of the paragraphs, for the manifest; `counts`: how many were used, for the card.
     """
 
@@ -43,7 +43,7 @@ class RuleQuestions(Augmenter):
     schema = QUESTION_SCHEMA
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """How the questions were made, with the paragraph counts."""
         return _ABOUT.format(counts=self.counts).strip()
 
@@ -57,7 +57,7 @@ class RuleQuestions(Augmenter):
             "words": self.words,
         }
 
-    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+    def make_copies(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield up to `copies` questions about each of `rows`."""
         entities = load_entities(self.spacy) if self.spacy else None
         for start in range(0, len(rows), _CHUNK):

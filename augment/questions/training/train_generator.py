@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
-from augment.questions.prompt_formats import check_vocabulary
+from augment.questions.prompt_formats import check_prompt_vocabulary
 from augment.questions.training.config import FROM_SCRATCH, GeneratorTrainingConfig
 from augment.questions.training.from_scratch import new_model, train_tokenizer
 from augment.questions.training.prompts import (
@@ -151,7 +151,7 @@ def train_generator(
             if generator
             else _create_model(config, references, place.out / _WORK)
         )
-        check_vocabulary(tokenizer, model.config, form)
+        check_prompt_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
         encoded = encode(tokenizer, references, config.reading.max_input, config.reading.max_output)
         pad = tokenizer.pad_token_id

@@ -9,8 +9,8 @@ from typing import Any
 
 from mtkd.grids import CellStep, Grid
 from mtkd.jobs.grid.grid_checks import learns_from_logits, learns_without_labels
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_options
-from mtkd.jobs.grid.start_jobs import encoder_to_refine, teacher_job, text_job
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, safe_file_name, setting_options
+from mtkd.jobs.grid.prerequisite_runs import encoder_to_refine, teacher_job, text_job
 from mtkd.jobs.grid.training_length import (
     epoch_options,
     settings_without_length,
@@ -100,7 +100,9 @@ class CellJobs:
         return Job(tuple(argv), out, (*earlier, *steps_of), steps_of, _task_names(self.task_spec), weights)
 
     def _directory(self, name: str) -> Path:
-        return self.inputs.out / "runs" / file_name(name) / f"{file_name(self.task_spec)}-{self.seed}"
+        return (
+            self.inputs.out / "runs" / safe_file_name(name) / f"{safe_file_name(self.task_spec)}-{self.seed}"
+        )
 
     def _common_options(self, name: str) -> list[str]:
         options = ["--seed", str(self.seed), *self.inputs.data_options(self.grid.cells[name].limit)]
@@ -155,7 +157,7 @@ def finetune_jobs(
     """
     jobs = []
     for task in task_words(task_spec):
-        out = prefix.with_name(f"{prefix.name}-{file_name(task)}")
+        out = prefix.with_name(f"{prefix.name}-{safe_file_name(task)}")
         argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
         argv += [*options, *setting_options(step.set), "--out", str(out)]
         jobs.append(Job(tuple(argv), out, needs, steps_of, _task_names(task)))

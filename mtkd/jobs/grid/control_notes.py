@@ -8,8 +8,9 @@ from typing import Literal
 from mtkd.grids import Grid
 from mtkd.jobs.grid.grid_baselines import pretrained_encoder_of
 from mtkd.jobs.grid.grid_jobs import GridInputs
+from mtkd.jobs.model_origin import teacher_of_store
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
-from mtkd.models.saved_model import is_saved_model, read_description
+from mtkd.models.saved_model import is_saved_model
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from mtkd.teachers.teacher_names import teachers_by_task
@@ -61,8 +62,8 @@ def _kind_of_teacher(
     if grid.refine:
         return "refined"
     if inputs.store:
-        described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
-        if not (described / "model.json").is_file() or not read_description(described).tasks:
+        teacher = teacher_of_store(Path(inputs.store.replace("{task}", task_spec)))
+        if teacher is None or not teacher.tasks:
             return "pretrained"
     else:
         teachers = teachers_by_task((inputs.teacher or inputs.encoder or "").replace("{task}", task_spec))

@@ -12,7 +12,7 @@ from mtkd.evaluation.inference_bench import save_with_heads
 from mtkd.evaluation.scoring import read_predictions, write_predictions
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask
-from mtkd.jobs.grid.grid_jobs import GridInputs, file_name
+from mtkd.jobs.grid.grid_jobs import GridInputs, safe_file_name
 from mtkd.models.parameter_count import count_parameters
 from mtkd.teachers.find_teachers import find_teachers
 from mtkd.teachers.teacher_names import teachers_by_task
@@ -126,7 +126,7 @@ def _score(
 ) -> tuple[dict[str, RowPredictions], _ScoreRecord]:
     """The teacher's predictions for the rows of a task, read from `out` or computed."""
     identity = digest_bytes(teacher.digest or teacher.name, *_row_parts(rows_of_cells))
-    directory = inputs.out / _FOLDER / file_name(task.name)
+    directory = inputs.out / _FOLDER / safe_file_name(task.name)
     if cached := _read(directory, identity, task):
         return cached
     say(f"scoring the teacher {teacher.name} on {task.name}")

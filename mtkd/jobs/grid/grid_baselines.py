@@ -9,7 +9,7 @@ from mtkd.evaluation.baselines import CONSTANT, TRAINING_ROWS, best_constant, en
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.grid.grid_jobs import GridInputs
-from mtkd.jobs.grid.start_jobs import encoder_to_refine
+from mtkd.jobs.grid.prerequisite_runs import encoder_to_refine
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.jobs.model_origin import encoder_of_store, encoder_of_teacher
 from mtkd.teachers.teacher_names import teachers_by_task

@@ -11,7 +11,7 @@ from mtkd.jobs.grid.cell_store_checks import check_stores_of_cells
 from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.first_checks import check_first, naming_cell
 from mtkd.jobs.grid.grid_jobs import GridInputs
-from mtkd.jobs.grid.start_jobs import given_encoder
+from mtkd.jobs.grid.prerequisite_runs import given_encoder
 from mtkd.knowledge_store.store_manifest import read_store_manifest
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm

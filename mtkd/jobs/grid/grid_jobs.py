@@ -286,7 +286,7 @@ def apportion(weights: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def file_name(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """A file name for any name; characters that are unsafe in file names are replaced."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
     return safe if safe == name else f"{safe}-{digest_bytes(name)[:6]}"

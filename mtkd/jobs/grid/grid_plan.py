@@ -9,7 +9,7 @@ from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.grid.cell_jobs import CellJobs, finetune_jobs
 from mtkd.jobs.grid.grid_checks import check_inputs
 from mtkd.jobs.grid.grid_jobs import GridInputs, Job
-from mtkd.jobs.grid.start_jobs import teacher_job
+from mtkd.jobs.grid.prerequisite_runs import teacher_job
 
 
 @dataclass(frozen=True)

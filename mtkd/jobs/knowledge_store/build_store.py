@@ -116,7 +116,7 @@ def _write(
     with open_directory(out, STORE_KIND, spec.key, overwrite=overwrite, group=group, difference=difference):
         shards = read_store_manifest(out).shards if (out / MANIFEST).is_file() else ()
         recorded = {shard.file: shard.sha256 for shard in shards}
-        if group.first and not recorded:
+        if group.is_main and not recorded:
             _check_space(prepared, out)
             prepared.teacher.describe(out / "teacher", spec.contents.max_length)
         spec.teacher.to(device)
@@ -125,9 +125,9 @@ def _write(
             output, written_shards = write_missing_shards(
                 spec, out, accelerator, recorded, workers=workers, load=load
             )
-        if group.first and damaged_files(out / "teacher"):
+        if group.is_main and damaged_files(out / "teacher"):
             prepared.teacher.describe(out / "teacher", spec.contents.max_length)
-        if group.first and (written_shards or not recorded or damaged_files(out / "rows")):
+        if group.is_main and (written_shards or not recorded or damaged_files(out / "rows")):
             _finish(prepared, out, output.entries(recorded), command)
     return written_shards
 

@@ -15,7 +15,7 @@ from mtkd.jobs.knowledge_store.store_request import StoreRequest
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.knowledge_store.contents import pack_outputs
 from mtkd.knowledge_store.shard_writer import StoreSpec
-from mtkd.knowledge_store.sizing import amount
+from mtkd.knowledge_store.sizing import hidden_state_amount
 from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.torch_state import with_torch_defaults
 from mtkd.training.processes import make_accelerator
@@ -99,7 +99,10 @@ def plan_store(request: StoreRequest, out: Path, warn: Warn = ignore_warning) ->
     if selection is not None:
         max_length = spec.contents.max_length
         depth, layers = len(spec.contents.need.selected), prepared.student_layers + 1
-        ahsk = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
+        ahsk = (
+            hidden_state_amount(depth, selection.tokens or max_length, selection.width),
+            layers * max_length,
+        )
     existing = next(p for p in (real_path(out), *real_path(out).parents) if p.exists())
     return StorePlan(
         prepared,

@@ -17,7 +17,7 @@ from mtkd.knowledge_store.contents import Contents, LogitsLayout
 from mtkd.knowledge_store.row_index import table_bytes
 from mtkd.knowledge_store.shard_files import plan_shards
 from mtkd.knowledge_store.shard_writer import StoreSpec, entry_counts
-from mtkd.knowledge_store.sizing import TokenCounts, choose_selection, sizes
+from mtkd.knowledge_store.sizing import TokenCounts, bytes_per_output, choose_selection
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.sharded_output import PlannedShard
 from mtkd.outputs import OutputSpec
@@ -103,7 +103,9 @@ class _StoreInputs:
         """Plan the shards of all tasks; the number of rows of a shard depends on their predicted size."""
         planned = []
         for name, rows in self.encoded.items():
-            row_bytes = sum(sizes(contents, {name: counts[name]}, 0, 0).values()) / max(1, len(rows))
+            row_bytes = sum(bytes_per_output(contents, {name: counts[name]}, 0, 0).values()) / max(
+                1, len(rows)
+            )
             planned += plan_shards(name, len(rows), rows.groups, row_bytes)
         return planned
 
@@ -152,7 +154,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         spec=spec,
         corpus=inputs.corpus,
         chosen=chosen,
-        sizes=sizes(contents, counts, len(spec.shards), inputs.index_bytes),
+        sizes=bytes_per_output(contents, counts, len(spec.shards), inputs.index_bytes),
         student_layers=validated.student.layers,
         warnings=inputs.warnings,
     )
@@ -204,7 +206,7 @@ def _fit_to_budget(
     def size_of(depth: int, tokens: int, width: float) -> int:
         chosen_selection: Selection = replace(selection, tokens=tokens, width=width)
         need = replace(contents.need, selected=frozenset(range(depth)), selection=chosen_selection)
-        return sum(sizes(replace(contents, need=need), counts, len(counts), index_bytes).values())
+        return sum(bytes_per_output(replace(contents, need=need), counts, len(counts), index_bytes).values())
 
     depth, tokens, width = choose_selection(
         budget, validated.student.layers + 1, contents.max_length, size_of

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mtkd.number_formats import Dtype
+from mtkd.dtypes import StoreDtype
 from tasks.common.records import Count, Record, Size
 
 
@@ -36,7 +36,7 @@ class StoreRequest(Record):
     limit: Size | None = None
     unlabelled: dict[str, str | list[str]] = field(default_factory=dict)
     unlabelled_limit: Count | None = None
-    dtype: Dtype = "fp16"
+    dtype: StoreDtype = "fp16"
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: Size = 32
     budget: Count | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mtkd.models.encoders.encoder import AnyEncoder
-from mtkd.models.foreign_errors import Hints, class_of, is_foreign, naming_class
+from mtkd.models.user_class_errors import Hints, class_of, is_user_class, user_class_errors
 from mtkd.outputs import BY_LAYER, PER_ROW, EncoderOutput, OutputSpec
 from tasks.common.errors import UserError, a_type
 from tasks.tokens.batching import ModelInputs
@@ -24,10 +24,10 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
         UserError: an encoder that is not part of mtkd fails, or returns something of the wrong kind or shape.
     """
     kind = class_of(encoder)
-    if not is_foreign(kind):
+    if not is_user_class(kind):
         result: EncoderOutput = encoder(inputs, need)
         return result
-    with naming_class("the encoder", kind, _HINTS):
+    with user_class_errors("the encoder", kind, _HINTS):
         output: Any = encoder(inputs, need)
     if not isinstance(output, EncoderOutput):
         raise UserError(
@@ -39,7 +39,7 @@ def run_encoder(encoder: AnyEncoder, inputs: ModelInputs, need: OutputSpec) -> E
     return output
 
 
-def check_vocabulary(encoder: AnyEncoder, tokens: int) -> None:
+def check_embedding_count(encoder: AnyEncoder, tokens: int) -> None:
     """Check that an encoder has an embedding for each token of a tokeniser.
 
     Raises:
@@ -48,7 +48,7 @@ def check_vocabulary(encoder: AnyEncoder, tokens: int) -> None:
     kind, size = class_of(encoder), len(encoder.embeddings.weight)
     if tokens <= size:
         return
-    if not is_foreign(kind):
+    if not is_user_class(kind):
         raise UserError(
             f"the tokeniser has {tokens:,} tokens, the encoder {size:,} embeddings",
             hint="use the tokeniser that the encoder was trained with",

@@ -21,7 +21,7 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.encoders.text_vectors import COMPARED_PARTS, compare_vectors
 from mtkd.models.fast_embedding import Embedding
 from mtkd.models.initialisation import InitContext, InitSpec
-from mtkd.models.shared_results import shared
+from mtkd.models.result_cache import cached_result
 from mtkd.models.vector_cache import cached_vectors
 from mtkd.outputs import POOLED, EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import StrictSettings
@@ -213,7 +213,7 @@ def _token_vectors(teacher: AnyEncoder, context: InitContext, width: int) -> Ten
         say(f"running the teacher on each of the {size:,} tokens for the student's vectors")
         return principal_components(teacher_states(teacher, context), width)
 
-    return shared(key, lambda: cached_vectors(context.cache, key, compute))
+    return cached_result(key, lambda: cached_vectors(context.cache, key, compute))
 
 
 @torch.inference_mode()

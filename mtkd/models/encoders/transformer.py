@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtkd.models.capture import Capture, register_attention, watch
+from mtkd.models.capture import Capture, attach_capture, register_attention
 from mtkd.models.encoders.bi_encoders import require_bi_encoder
 from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
@@ -73,7 +73,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if config.pairs != "cross-encoder":
             require_bi_encoder(config)
         self.reads_token_types = getattr(body.config, "type_vocab_size", 0) > 1
-        self._watched = watch(body, self.n_layers)
+        self._watched = attach_capture(body, self.n_layers)
         self._selects_tokens = make_selective(body, self.n_layers)
         positions = next((m for n, m in body.named_modules() if n.endswith("position_embeddings")), None)
         padding = getattr(positions, "padding_idx", None)
@@ -220,11 +220,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         averages_layers = pooled and self.config.pooling == "cls-of-layers"
         requested = replace(need, cls=need.cls | set(range(1, top + 1))) if averages_layers else need
         wrapped = module is not self.body
-        to_the_end = pooled or need.sequence or wrapped or not self.stops_early
+        run_all_layers = pooled or need.sequence or wrapped or not self.stops_early
         positions = None
         if self._selects_tokens and (not wrapped or reads_first_token(module)):
             positions = needed_positions(inputs, requested, top, mean_pooled=self.config.pooling == "mean")
-        capture = Capture(requested, tokens.mask, to_the_end, positions)
+        capture = Capture(requested, tokens.mask, run_all_layers, positions)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
             options["output_hidden_states"] = bool(requested.hidden | requested.cls | requested.mean)
@@ -246,8 +246,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             capture.keep("hidden", top, out.last_hidden_state[:, 1:])
         elif out is not None:
             for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
-                capture.offer(layer, hidden)
-            capture.offer(top, out.last_hidden_state)
+                capture.record_hidden(layer, hidden)
+            capture.record_hidden(top, out.last_hidden_state)
         self._refuse_missing(requested, capture)
         vector = self._pool(out, capture.captured["cls"], tokens) if pooled else None
         layer_outputs = {

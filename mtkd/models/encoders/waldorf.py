@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.waldorf_settings import STRIDE, WaldorfConfig, WaldorfStudentSettings
-from mtkd.models.fast_dropout import attention, is_faster
+from mtkd.models.fast_dropout import dropout_attention, dropout_attention_is_faster
 from mtkd.models.initialisation import InitContext, InitSpec, check_embedding_width, teacher_embeddings
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.tokens.batching import ModelInputs, Tokens
@@ -97,9 +97,9 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         embedded = self._embed(tokens)
         hidden: dict[int, Tensor] = {0: embedded} if 0 in need.hidden else {}
         scores: dict[int, Tensor] = {}
-        to_the_end = need.pooled or need.sequence
-        top = self.n_layers if to_the_end else max(need.hidden | need.scores, default=0)
-        if not (to_the_end or top):
+        run_all_layers = need.pooled or need.sequence
+        top = self.n_layers if run_all_layers else max(need.hidden | need.scores, default=0)
+        if not (run_all_layers or top):
             return EncoderOutput(hidden=hidden, mask=tokens.mask)
         masks = masks_by_halving(tokens.mask)
         states = self._downsampled(embedded, masks)
@@ -200,8 +200,8 @@ class _Block(nn.Module):
         scores = query @ key.mT * query.shape[-1] ** -0.5 if with_scores else None
         dropout_p = self.dropout_p if self.training else 0.0
         keys = mask[:, None, None]
-        if is_faster(query, dropout_p):
-            context = attention(query, key, value, keys, None, dropout_p)
+        if dropout_attention_is_faster(query, dropout_p):
+            context = dropout_attention(query, key, value, keys, None, dropout_p)
         else:
             context = functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=keys, dropout_p=dropout_p

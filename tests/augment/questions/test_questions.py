@@ -39,7 +39,7 @@ from augment.questions.generation.generate import QuestionOptions, decode_questi
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generation.prepare_generation import prepare_generation
 from augment.questions.generator import Reading, load_generator
-from augment.questions.prompt_formats import PROMPT_FORMATS, check_vocabulary, published_format
+from augment.questions.prompt_formats import PROMPT_FORMATS, check_prompt_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences
 from augment.questions.training.config import GeneratorTrainingConfig
 from augment.questions.training.from_scratch import NewModelShape
@@ -691,15 +691,15 @@ def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
 
 def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):
     tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
-    check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
+    check_prompt_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
     other = dataclasses.replace(PROMPT_FORMATS["answer"], template="<hl> {answer} ß: {context}")
     with pytest.raises(UserError, match="no token <hl>"):
-        check_vocabulary(tokenizer, config, other)
+        check_prompt_vocabulary(tokenizer, config, other)
     for name, value in (("eos_token_id", 7), ("pad_token_id", None)):
         before = getattr(config, name)
         setattr(config, name, value)
         with pytest.raises(UserError, match=name):
-            check_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
+            check_prompt_vocabulary(tokenizer, config, PROMPT_FORMATS["context"])
         setattr(config, name, before)
 
 

@@ -19,7 +19,7 @@ from mtkd.evaluation.differences import Difference
 def test_no_share_of_the_gain_is_reported_if_the_teacher_gained_nothing(
     teacher: float, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mean = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.7, "finetuned": 0.7}
+    mean = {"majority": 0.4, "teacher": teacher, "control": 0.75, "distilled": 0.7, "finetuned": 0.7}
     _report({"average": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
     printed = capsys.readouterr().out
     assert message in printed and "changes the score by -5.0 points (95% interval -10.0 to +0.0)" in printed
@@ -34,7 +34,7 @@ def test_no_share_of_the_gain_is_reported_if_the_teacher_gained_nothing(
     ],
 )
 def test_the_pareto_front_excludes_dominated_models(teacher: float, speed: float, front: str) -> None:
-    average = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.8, "finetuned": 0.78}
+    average = {"majority": 0.4, "teacher": teacher, "control": 0.75, "distilled": 0.8, "finetuned": 0.78}
     assert _pareto_front(average, speed) == front
 
 
@@ -52,10 +52,10 @@ def test_the_tiny_demo_runs_end_to_end_and_resumes(
     expected = ["refine", *["distill"] * 2, *["finetune"] * 2, "report"]
     assert [line.split()[2] for line in commands] == expected
     assert "<html" in (out / "report.html").read_text()
-    runs = ("teacher", "labels", "distilled", "finetuned/sst2", "finetuned/mrpc")
+    runs = ("teacher", "control", "distilled", "finetuned/sst2", "finetuned/mrpc")
     records = {name: json.loads((out / name / "run.json").read_text()) for name in runs}
     assert {record["status"] for record in records.values()} == {"finished"}
-    steps = [records[name]["training"]["steps"] for name in ("labels", "distilled")]
+    steps = [records[name]["training"]["steps"] for name in ("control", "distilled")]
     assert steps[0] == steps[1], "the control has as many steps"
     assert records["distilled"]["rows"]["sst2"]["unlabelled"] == 32
 
@@ -70,10 +70,10 @@ def test_the_tiny_demo_runs_end_to_end_and_resumes(
     for name, values in columns.items():
         assert [f"{100 * value:.1f}" for value in values] == lines[name].replace("│", " ").split()[1:]
     written = json.loads((out / "demo.json").read_text())
-    assert list(written["mean"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
+    assert list(written["mean"]) == ["majority", "teacher", "control", "distilled", "finetuned"]
     assert list(written["mean"].values()) == pytest.approx(columns["average"])
     gain = written["gain"]
-    assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["labels"])
+    assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["control"])
     assert gain["low"] <= gain["difference"] <= gain["high"] and written["seconds"] > 0
 
     # The second time, only the tables and the benchmark are computed.

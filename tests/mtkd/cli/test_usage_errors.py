@@ -10,8 +10,8 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (("--steps", "sixty"), ["--steps 'sixty' is not valid", "expected: a whole number of 1 or more"]),
-        (("--steps", "0"), ["--steps 0 is not valid", "expected: a whole number of 1 or more"]),
+        (("--steps", "sixty"), ["--steps 'sixty' is not valid", "expected: an integer of 1 or more"]),
+        (("--steps", "0"), ["--steps 0 is not valid", "expected: an integer of 1 or more"]),
         (("--lr", "fast"), ["--lr 'fast' is not valid", "expected: a number"]),
         (
             ("--engine", "rya"),
@@ -63,10 +63,10 @@ def test_a_missing_argument_is_named(mtkd: Callable) -> None:
     ("words", "expected"),
     [
         (("--price-in", "-1"), "a number of 0 or more"),
-        (("--retries", "some"), "a whole number of 0 or more"),
+        (("--retries", "some"), "an integer of 0 or more"),
         (("--requests-per-minute", "0"), "a number above 0"),
-        (("--batch", "0"), "a whole number of 1 or more, or auto"),
-        (("--batch", "AUTO"), "a whole number of 1 or more, or auto"),
+        (("--batch", "0"), "an integer of 1 or more, or auto"),
+        (("--batch", "AUTO"), "an integer of 1 or more, or auto"),
     ],
 )
 def test_numbers_out_of_range_are_errors_that_state_the_range(

@@ -34,7 +34,7 @@ from mtkd.jobs.model_origin import pretrained_encoder
 from mtkd.jobs.request import Request
 from mtkd.knowledge_store.contents import LogitsLayout
 from mtkd.knowledge_store.shard_files import Shard, ShardReader, check_shards
-from mtkd.knowledge_store.sizing import amount, choose_selection
+from mtkd.knowledge_store.sizing import choose_selection, hidden_state_amount
 from mtkd.knowledge_store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.models.multitask import MultiTaskModel
@@ -604,11 +604,16 @@ def test_a_student_of_a_store_knows_the_encoder_of_its_teacher(
 
 def test_a_budget_selects_the_most_useful_amount(tiny_teacher: Path, tmp_path: Path) -> None:
     def bytes_of(depth: int, tokens: int, width: float) -> int:
-        return int(1000 * amount(depth, tokens, width))
+        return int(1000 * hidden_state_amount(depth, tokens, width))
 
     assert choose_selection(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "an amount of at most ten, of one layer"
     depth, tokens, width = choose_selection(3100, 5, 128, bytes_of)
-    assert amount(depth, tokens, width) == pytest.approx(3.0) and depth == 1 and tokens >= 7 and width >= 0.2
+    assert (
+        hidden_state_amount(depth, tokens, width) == pytest.approx(3.0)
+        and depth == 1
+        and tokens >= 7
+        and width >= 0.2
+    )
     assert choose_selection(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), (
         "where little fits, the floors give way"
     )

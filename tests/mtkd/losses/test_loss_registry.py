@@ -92,7 +92,9 @@ def test_losses_declare_their_logits_and_settings(name: str) -> None:
         loss.Settings(loss=name, colour="red")
 
 
-@pytest.mark.parametrize(("fact", "student"), [("without_layers", LSTM), ("with_strides", WALDORF)])
+@pytest.mark.parametrize(
+    ("fact", "student"), [("works_without_layers", LSTM), ("works_with_strides", WALDORF)]
+)
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_declared_students_of_a_loss_are_those_it_can_be_built_for(
     name: str, fact: str, student: EncoderSpec
@@ -170,7 +172,7 @@ def test_the_error_for_an_unknown_loss_lists_plugin_losses(install_plugin: Calla
     install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
     with pytest.raises(UserError, match=r"unknown loss of terms.t 'absolut' \(did you mean 'absolute'\?\)"):
         settings_of(t={"loss": "absolut"})
-    assert ", absolute" in losses_for("without_layers")
+    assert ", absolute" in losses_for("works_without_layers")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_warm_up_is_a_fraction_or_a_number_of_steps(warmup: float, peak: int) ->
     settings = TrainSettings(lr=1.0, schedule="constant", warmup=warmup)
     rates = [learning_rate(settings, step, 20) for step in range(21)]
     assert rates.index(1.0) == peak if peak < 20 else max(rates[:20]) < 1.0
-    with pytest.raises(UserError, match="whole number"):
+    with pytest.raises(UserError, match="integer number"):
         TrainSettings(warmup=1.5)
 
 

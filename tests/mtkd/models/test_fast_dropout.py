@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from mtkd.models.fast_dropout import Dropout, attention, dropout, use_dropout
+from mtkd.models.fast_dropout import Dropout, dropout, dropout_attention, use_dropout
 
 NEVER = 1e-12  # a probability at which none of a few thousand values is dropped
 
@@ -92,17 +92,17 @@ def test_attention_without_dropped_values_matches_torch(number: int, scaling: fl
     mask, weights = masks(3, 9)[number], torch.randn(3, 4, 9, 8)
     expected = functional.scaled_dot_product_attention(query, key, value, mask, scale=scaling)
     for p in (0.0, NEVER):
-        found = attention(query, key, value, mask, scaling, p)
+        found = dropout_attention(query, key, value, mask, scaling, p)
         assert torch.allclose(found, expected, atol=1e-6)
         ours = torch.autograd.grad((found * weights).sum(), (query, key, value))
         theirs = torch.autograd.grad((expected * weights).sum(), (query, key, value), retain_graph=True)
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
     if mask is None or mask.dtype == torch.bool:
-        exact = attention(query.double(), key.double(), value.double(), mask, scaling, 0.0)
+        exact = dropout_attention(query.double(), key.double(), value.double(), mask, scaling, 0.0)
         assert torch.allclose(exact.float(), expected, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
-        reduced = attention(query, key, value, mask, scaling, 0.0)
+        reduced = dropout_attention(query, key, value, mask, scaling, 0.0)
     assert reduced.dtype == torch.bfloat16 and torch.allclose(reduced.float(), expected, atol=0.05)
 
 
@@ -110,11 +110,11 @@ def test_attention_drops_probabilities() -> None:
     torch.manual_seed(0)
     query, key, length = torch.randn(2, 3, 6, 4), torch.randn(2, 3, 6, 4), 6
     value = torch.eye(length).expand(2, 3, length, length)  # so that the result is the probabilities
-    whole = attention(query, key, value, None, 0.5, 0.0)
-    found = attention(query, key, value, None, 0.5, 0.25)
+    whole = dropout_attention(query, key, value, None, 0.5, 0.0)
+    found = dropout_attention(query, key, value, None, 0.5, 0.25)
     stays = found != 0
     assert 0.5 < stays.float().mean() < 0.95
     assert torch.allclose(found[stays], (whole / 0.75)[stays])
-    mean = torch.stack([attention(query, key, value, None, 0.5, 0.25) for _ in range(2000)]).mean(0)
+    mean = torch.stack([dropout_attention(query, key, value, None, 0.5, 0.25) for _ in range(2000)]).mean(0)
     error = whole * np.sqrt(0.25 / 0.75 / 2000)
     assert ((mean - whole).abs() < 5 * error).all()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.output_files.distributed import ALONE, join_process_group, locked_by_first
+from mtkd.output_files.distributed import ALONE, join_process_group, locked_by_main_process
 from tasks.common.locks import LockedError, locked
 from tasks.data.corpus_reader import read_corpus
 
@@ -21,7 +21,7 @@ def test_without_a_launcher_there_is_one_process(world: str | None, monkeypatch:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if world:
         monkeypatch.setenv("WORLD_SIZE", world)
-    assert join_process_group() is ALONE and ALONE.first and (ALONE.rank, ALONE.count) == (0, 1)
+    assert join_process_group() is ALONE and ALONE.is_main and (ALONE.rank, ALONE.count) == (0, 1)
     ALONE.wait()
 
 
@@ -57,13 +57,13 @@ def test_a_waiting_job_reports_once_what_it_waits_for(
     with contextlib.ExitStack() as held:
         held.enter_context(locked(tmp_path / "logits"))
         release.start()
-        with locked_by_first(tmp_path / "logits", ALONE):
+        with locked_by_main_process(tmp_path / "logits", ALONE):
             with pytest.raises(LockedError), locked(tmp_path / "logits"):
                 pass
             assert release.finished.is_set()
     printed = capsys.readouterr().err
     assert printed == f"waiting for another command, which is writing {tmp_path / 'logits'}\n"
-    with locked_by_first(tmp_path / "logits", ALONE):
+    with locked_by_main_process(tmp_path / "logits", ALONE):
         pass
     assert capsys.readouterr().err == "", "nothing is printed for a free lock"
 

@@ -136,7 +136,7 @@ def test_labels_of_a_checkpoint_can_be_given(
     [
         (["--recipe", "statik"], "unknown distill recipe 'statik' (did you mean 'static'?)"),
         (["--recipe", "minilmv2-6x384"], "trains no task heads"),
-        (["--recipe", "hsk-rosita-6"], "there is no control"),
+        (["--recipe", "hsk-rosita-6"], "cannot be trained without the teacher"),
         (["--recipe", "waldorf"], "heads"),
         (["--teacher", "minilm"], "minilm"),
         (["--teacher", "./nowhere"], "nowhere"),

@@ -473,7 +473,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.student.teacher": "@techer"}, ["step 'student'", "'techer' (did you mean 'teacher'?)"]),
         ({"steps.tuned.steps": "@scores"}, ["step 'tuned/rte'", "unknown step that trains", "'scores'"]),
         ({"steps.student.steps": "@scores"}, ["step 'student'", "expected: teacher, tuned/"]),
-        ({"steps.teacher.encoder": "@scores"}, ["need each other: 'student' needs 'teacher' needs"]),
+        ({"steps.teacher.encoder": "@scores"}, ["refer to each other in a circle: 'student' -> "]),
         ({"steps.scores.json": "out/teacher"}, ["step 'scores'", "writes out/teacher", "'teacher'"]),
         ({"steps.student.corpus": "corpora/a"}, ["step 'student'", "--corpus corpora/a", "no such file"]),
         ({"steps.scores.model": "./nowhere"}, ["step 'scores'", "--model ./nowhere", "no such file"]),

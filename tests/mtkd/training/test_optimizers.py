@@ -41,7 +41,7 @@ def test_unset_settings_have_the_defaults_of_torch() -> None:
     [
         ({"optimizer": "adadelta", "betas": [0.9, 0.98]}, "betas.*adadelta has no betas"),
         ({"betas": [0.9, 1.0]}, "betas.*below 1"),
-        ({"warmup": 2.5}, r"warmup = 2\.5.*whole number of steps"),
+        ({"warmup": 2.5}, r"warmup = 2\.5.*integer number of steps"),
         ({"eps": 0}, "eps = 0"),
     ],
 )

@@ -89,8 +89,8 @@ LONG = "x" * 300
 @pytest.mark.parametrize(
     ("given", "problem", "expected"),
     [
-        ({"number": True}, "`number=True` is not valid", "a whole number of 1 or more"),
-        ({"number": 0}, "`number=0` is not valid", "a whole number of 1 or more"),
+        ({"number": True}, "`number=True` is not valid", "an integer of 1 or more"),
+        ({"number": 0}, "`number=0` is not valid", "an integer of 1 or more"),
         (
             {"number": 10**30},
             "`number=1000000000000000000000000000000` is not valid",
@@ -99,14 +99,14 @@ LONG = "x" * 300
         (
             {"number": "8"},
             "`number='8'` is not valid",
-            "a whole number of 1 or more\n  hint: write",
+            "an integer of 1 or more\n  hint: write",
         ),
         (
             {"number": 8.0},
             "`number=8.0` is not valid",
-            "a whole number of 1 or more\n  hint: write",
+            "an integer of 1 or more\n  hint: write",
         ),
-        ({"number": decimal.Decimal("NaN")}, "`number=Decimal('NaN')` is not valid", "a whole number"),
+        ({"number": decimal.Decimal("NaN")}, "`number=Decimal('NaN')` is not valid", "an integer"),
         ({"share": 0}, "`share=0` is not valid", "a number above 0"),
         ({"share": float("nan")}, "`share=nan` is not valid", "a finite number"),
         ({"share": np.array(1.0)}, "`share` cannot be an ndarray", "a number above 0"),
@@ -123,15 +123,15 @@ LONG = "x" * 300
         ({"path": ["a", 5]}, "`path[1]=5` is not valid", "a name or a path, a JSONDecoder or a list"),
         ({"path": Later}, "`path` cannot be the class JSONDecoder", "a name or a path, a JSONDecoder or"),
         ({"path": b"x"}, "`path=b'x'` is not valid", "a name or a path"),
-        ({"numbers": {1, 2}}, "`numbers` cannot be a set", "a list (each value: a whole number)"),
+        ({"numbers": {1, 2}}, "`numbers` cannot be a set", "a list (each value: an integer)"),
         (
             {"numbers": 1},
             "`numbers=1` is not valid",
-            "a list (each value: a whole number)\n  hint: for one value: [1]",
+            "a list (each value: an integer)\n  hint: for one value: [1]",
         ),
-        ({"pair": (1,)}, "`pair` cannot be a tuple", "a tuple (a whole number, text)"),
+        ({"pair": (1,)}, "`pair` cannot be a tuple", "a tuple (an integer, text)"),
         ({"settings": {1: 2}}, "`settings` has the key 1", "a mapping of settings\n  hint: see the guide"),
-        ({"sizes": {"a": "b"}}, "`sizes['a']='b'` is not valid", "a mapping (each value: a whole number)"),
+        ({"sizes": {"a": "b"}}, "`sizes['a']='b'` is not valid", "a mapping (each value: an integer)"),
         ({"call": 5}, "`call=5` is not valid", "a function"),
     ],
 )

@@ -264,7 +264,7 @@ def test_spacy_entities_can_be_answers(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text(text)
     config = GenerationConfig(str(tmp_path / "t.txt"), per_paragraph=9, spacy="names")
     ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-    (copies,) = ready.spec.augmenter.make(ready.rows["squad"], 9)
+    (copies,) = ready.spec.augmenter.make_copies(ready.rows["squad"], 9)
     answers = {row["text"]: row["answer"] for row in copies.table.to_pylist()}
     assert answers["Who opened a school near the gate?"] == "Qorin"
     assert answers["What opened a school near the gate?"] == "Zelm"

@@ -1264,7 +1264,7 @@ def test_settings_given_with_a_grid_do_not_override_those_that_define_a_control(
         ),
         (
             "[cells.x]\ncontrol = true\nrecipe = 'finetune'",
-            "cell 'x': control cannot be used with a recipe for",
+            "cell 'x': `control` applies only to recipes for mtkd distill",
         ),
         ("[cells.x]\ncontrol = true\nset = { supervision = 'labels' }", "but this one does so itself"),
         ("[cells.x]\ncontrol = true\nset = { 'student.kindd' = 'bilstm' }", "cell 'x': .*student.kindd"),
@@ -1308,8 +1308,8 @@ def test_seeds_can_have_their_own_teacher_and_cells_their_own_number_of_rows() -
             "(?s)'distilled', which is trained on other.*hint: name",
         ),
         ("then = 'mkd-lstm'\n", "cell 'x': unknown finetune recipe 'mkd-lstm'"),
-        ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
-        ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
+        ("recipe = 'finetune'\nthen = 'finetune'\n", "`then` cannot be used with a recipe for mtkd finetune"),
+        ("recipe = 'refine'\ncorpus = true\n", "`corpus` cannot be used with a recipe for mtkd refine"),
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
     ],
 )

@@ -11,7 +11,7 @@ from own_encoder import Mean, MeanConfig, mean_encoder
 from torch import nn
 
 import mtkd
-from mtkd.models.encoders.run_encoder import check_vocabulary
+from mtkd.models.encoders.run_encoder import check_embedding_count
 from tasks.common.errors import UserError
 
 
@@ -69,9 +69,9 @@ def test_a_vocabulary_that_is_too_small_names_both_sizes_and_the_setting() -> No
     problem = "the encoder Mean has 100 embeddings, but the tokeniser has 30,522 tokens\n"
     encoder = Mean(MeanConfig(vocab_size=100))
     with pytest.raises(UserError, match=problem) as error:
-        check_vocabulary(encoder, 30522)
+        check_embedding_count(encoder, 30522)
     assert error.value.hint == "make it with `MeanConfig(vocab_size=30522, ...)`"
-    check_vocabulary(encoder, 100)
+    check_embedding_count(encoder, 100)
 
     class SizedConfig(mtkd.EncoderConfig):
         kind: Literal["sized"] = "sized"
@@ -83,5 +83,5 @@ def test_a_vocabulary_that_is_too_small_names_both_sizes_and_the_setting() -> No
             self.config, self.embeddings = SizedConfig(), nn.Embedding(7, 8)  # type: ignore[assignment]
 
     with pytest.raises(UserError, match="the encoder Sized has 7 embeddings") as error:
-        check_vocabulary(Sized(), 30522)
+        check_embedding_count(Sized(), 30522)
     assert error.value.hint == "make its `embeddings` with `nn.Embedding(30522, ...)`"

@@ -24,7 +24,7 @@ from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_c
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.shared_results import shared_results
+from mtkd.models.result_cache import cache_last_result
 from mtkd.recipes import load_settings
 from mtkd.training.run_directory import RUN_KIND
 from tasks.common.errors import UserError
@@ -111,7 +111,7 @@ def test_the_steps_of_a_pipeline_run_the_teacher_once(context: InitContext, coun
     settings = student_settings({"kind": "static", "static": {"width": 4}})
     alone = [build_student(settings, context).embeddings.weight for _ in range(2)]
     assert len(runs) == 2, "outside of a pipeline, nothing is kept in memory"
-    with shared_results():
+    with cache_last_result():
         together = [build_student(settings, context).embeddings.weight for _ in range(2)]
         assert len(runs) == 3
         assert all(torch.equal(weight, alone[0]) for weight in (*together, alone[1]))

@@ -20,13 +20,13 @@ def class_of(module: nn.Module) -> type:
     return next(base for base in type(module).__mro__ if not base.__module__.startswith("torch."))
 
 
-def is_foreign(kind: type) -> bool:
+def is_user_class(kind: type) -> bool:
     """True if a class is not part of mtkd."""
     return kind.__module__.partition(".")[0] != "mtkd"
 
 
 @contextlib.contextmanager
-def naming_class(what: str, kind: type, hints: Hints) -> Iterator[None]:
+def user_class_errors(what: str, kind: type, hints: Hints) -> Iterator[None]:
     """Raise a UserError that names the class for an error inside the block; the error itself is its cause.
 
     Errors of mtkd's own classes, and those about memory, are not changed.
@@ -40,7 +40,7 @@ def naming_class(what: str, kind: type, hints: Hints) -> Iterator[None]:
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # foreign code can raise anything
-        if not is_foreign(kind):
+        if not is_user_class(kind):
             raise
         module = kind.__module__
         frames = traceback.walk_tb(error.__traceback__)

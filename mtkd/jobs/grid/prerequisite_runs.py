@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.grid.grid_jobs import GridInputs, Job, file_name, setting_options
+from mtkd.jobs.grid.grid_jobs import GridInputs, Job, safe_file_name, setting_options
 from mtkd.models.saved_model import is_saved_model, read_saved
 from tasks.common.sha256 import digest_bytes
 
@@ -17,7 +17,7 @@ def teacher_job(grid: Grid, inputs: GridInputs, task_spec: str, seed: int) -> Jo
         return None
     tasks = refine.tasks or task_spec
     encoder = encoder_to_refine(grid, inputs, task_spec)
-    out = inputs.out / "teacher" / file_name(tasks)
+    out = inputs.out / "teacher" / safe_file_name(tasks)
     if refine.seed == "each":
         out = out.with_name(f"{out.name}-{seed}")
     else:

@@ -12,8 +12,8 @@ _last: ContextVar[dict[str, Any] | None] = ContextVar("last result", default=Non
 
 
 @contextmanager
-def shared_results() -> Iterator[None]:
-    """Within this context, `shared` keeps the last result in memory."""
+def cache_last_result() -> Iterator[None]:
+    """Within this context, `cached_result` keeps the last result in memory."""
     token = _last.set({})
     try:
         yield
@@ -21,8 +21,8 @@ def shared_results() -> Iterator[None]:
         _last.reset(token)
 
 
-def shared(key: Callable[[], str], compute: Callable[[], Result]) -> Result:
-    """Return the last result if it has the same key; otherwise, or outside `shared_results`, compute one.
+def cached_result(key: Callable[[], str], compute: Callable[[], Result]) -> Result:
+    """Return the last result if it has the same key; otherwise, or outside `cache_last_result`, compute one.
 
     Args:
         key: returns a digest of everything that determines the result; called only if results are shared.

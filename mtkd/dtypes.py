@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Literal
 
 Precision = Literal["fp32", "bf16"]  # of a model that runs
-Dtype = Literal["fp32", "fp16", "bf16", "int8"]  # of the vectors in a knowledge store
+StoreDtype = Literal["fp32", "fp16", "bf16", "int8"]  # of the vectors in a knowledge store
