@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mtkd.api.model import Model
     from mtkd.losses.loss_term import LossTerm
+    from mtkd.losses.term_settings import TermSettings
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.train_settings import TrainSettings
     from mtkd.training.callbacks import Callback
@@ -32,6 +33,7 @@ else:
     Pipeline = lazy_class("transformers.pipelines.base", "Pipeline")
     Model = lazy_class("mtkd.api.model", "Model")
     LossTerm = lazy_class("mtkd.losses.loss_term", "LossTerm")
+    TermSettings = lazy_class("mtkd.losses.term_settings", "TermSettings")
     MultiTaskModel = lazy_class("mtkd.models.multitask", "MultiTaskModel")
     TrainSettings = lazy_class("mtkd.train_settings", "TrainSettings")
     Callback = lazy_class("mtkd.training.callbacks", "Callback")
@@ -60,8 +62,12 @@ Student: TypeAlias = Annotated[
     ),
 ]
 Losses = Annotated[
-    Mapping[str, LossTerm] | Sequence[LossTerm],
-    Expected("a list of objects whose classes extend mtkd.LossTerm, or a mapping from names to these"),
+    Mapping[str, LossTerm | TermSettings | Mapping[str, Any]]
+    | Sequence[LossTerm | TermSettings | Mapping[str, Any]],
+    Expected(
+        "a list of objects whose classes extend mtkd.LossTerm or of settings such as "
+        '{"loss": "logits_mse", "weight": 0.5}, or a mapping from names to these'
+    ),
 ]
 Callbacks = Annotated[Sequence[Callback], Expected("a list of objects whose classes extend mtkd.Callback")]
 Recipe = Annotated[str, IsPath(), Expected("the name of a recipe, or the path of a .toml file")]

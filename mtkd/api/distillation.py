@@ -89,7 +89,8 @@ def distill(
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
             checkpoint does not name them; a list, or a comma-separated string.
         student: a model or encoder to train instead of the one that the recipe describes. A copy is trained.
-        losses: loss terms to train on instead of the recipe's: name -> term, or a list.
+        losses: loss terms to train on instead of the recipe's: name -> term, or a list. A term is an object,
+            of which a copy is trained, or settings as in a recipe.
         text: a file or directory of plain text, instead of `data`.
         text_column: the column or key of `text` that holds the text.
         init: the weights that a Transformer student starts from: a run, or an encoder.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mtkd.device import find_device
 from mtkd.dtypes import Precision
+from mtkd.models.encoders.encoder_registry import is_defined_here
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
@@ -67,7 +68,7 @@ class InferenceResult:
         parameters: the number of weights.
         disk_bytes: the size of the weights on disk.
         peak_bytes: the size of the weights plus the peak memory of running a batch, measured in a separate
-            process; None if the system does not report it.
+            process; None if the system does not report it, or for a class that is defined in this session.
     """
 
     name: str
@@ -259,7 +260,9 @@ def wait_for(device: str) -> Callable[[], object]:
 
 
 def _peak_apart(directory: Path, head: str, settings: BenchSettings) -> int | None:
-    """Run `_peak` in a new process, whose memory nothing else has used."""
+    """Run `_peak` in a new process, whose memory nothing else has used; None if it cannot load the model."""
+    if is_defined_here(read_saved(directory).encoder_json["kind"]):
+        return None
     with LocalPool(1, None) as pool:
         measured: int | None = pool.result(
             pool.submit(_peak, directory, head, settings, torch.get_num_threads())

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mtkd.device import find_device
 from mtkd.evaluation.baselines import (
     CONSTANT,
@@ -48,6 +50,7 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 from tasks.tokens.encoding import Encoded
 
+_MAX_CLIPPED_SHARE = 0.5  # of the outputs for a regression task, without a warning
 _Predictions = Mapping[str, Splits]  # task -> split -> predictions of one model
 
 
@@ -173,7 +176,7 @@ def _score_all(
     batch_size: int,
     checkpoint: CheckpointRef | None,
 ) -> tuple[list[TaskScores], list[str]]:
-    """The scores of a model, and warnings about the order of its labels if it is a checkpoint."""
+    """The scores of a model, and warnings about clipped scores and the order of a checkpoint's labels."""
     scores = []
     warnings = [checkpoint.warning] if checkpoint and checkpoint.warning else []
     for task, split_rows in rows:
@@ -183,10 +186,30 @@ def _score_all(
         scores.append(
             score_logits(task, split_rows.split, encoded, logits, model.reader, model.threshold(task))
         )
+        warnings += _clipped_warning(task, split_rows.split, logits)
         if checkpoint and checkpoint.order:
             who = f"the model {checkpoint.name}"
             warnings += order_warnings(who, task, checkpoint.order, logits, encoded.labels)
     return scores, warnings
+
+
+def _clipped_warning(task: Task, split: str, logits: np.ndarray) -> list[str]:
+    """A warning if many predicted scores are outside the range of a regression task.
+
+    Args:
+        logits: (n, 1) float32 for tasks with scores.
+    """
+    if task.type.outputs != "scores" or task.range is None:
+        return []
+    low, high = task.range
+    share = float(np.mean((logits < low) | (logits > high)))
+    if share <= _MAX_CLIPPED_SHARE:
+        return []
+    return [
+        f"{share:.0%} of the model's outputs for {task.name}/{split} are outside the task's range, {low:g} "
+        f"to {high:g}, and are clipped: they are {logits.min():.3g} to {logits.max():.3g}. If the model "
+        "predicts on another scale, give the task that range, and convert the labels"
+    ]
 
 
 def _class_reports(tasks: Mapping[str, Task], scores: Sequence[TaskScores]) -> dict[str, ClassReport]:

@@ -14,6 +14,7 @@ from mtkd.losses.emd import emd_flow, emd_weights
 from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.outputs import OutputSpec
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.tokens.batching import Batch, Tokens
 
@@ -92,6 +93,8 @@ class Projections(nn.Module):
 
     def __init__(self, kind: str, pairs: LayerPairs, student_width: int, teacher_width: int):
         super().__init__()
+        if kind not in ("shared", "per-layer", "none"):
+            raise UserError(f"`kind={kind!r}` is not valid", expected="'shared', 'per-layer' or 'none'")
         self._kind = kind
         names = {"shared": {"all"}, "per-layer": {str(layer) for layer, _ in pairs}, "none": set()}[kind]
         self.maps = nn.ModuleDict(
@@ -165,6 +168,8 @@ class SampleTerm(LossTerm):
 
     def __init__(self, vector: str, layer_s: int, layer_t: int):
         super().__init__()
+        if vector not in ("pooled", "cls"):
+            raise UserError(f"`vector={vector!r}` is not valid", expected="'pooled' or 'cls'")
         self._vector, self._layers, self._warned = vector, (layer_s, layer_t), False
         if vector == "pooled":
             self.student_need = self.teacher_need = OutputSpec(pooled=True)

@@ -11,6 +11,7 @@ from torch.nn import functional
 from mtkd.losses.loss_term import LossTerm, TermInput, full_precision
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
+from tasks.common.errors import UserError
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.tokens.batching import Batch
@@ -86,6 +87,8 @@ class LogitsMSE(LossTerm):
 
     def __init__(self, reduction: Literal["sum", "mean"] = "sum"):
         super().__init__()
+        if reduction not in ("sum", "mean"):
+            raise UserError(f"`reduction={reduction!r}` is not valid", expected="'sum' or 'mean'")
         self._is_sum = reduction == "sum"
 
     def forward(self, inputs: TermInput) -> Tensor:

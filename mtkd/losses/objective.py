@@ -24,6 +24,8 @@ from tasks.common.records import check_value
 from tasks.task import Task
 from tasks.tokens.batching import Batch
 
+Term = TermSettings | LossTerm  # the settings of a term, or a ready-made term
+
 _HINTS: Hints = {
     (AttributeError, TypeError, KeyError, AssertionError): "declare every output that it reads, such as "
     "`student_need = mtkd.OutputSpec(pooled=True)`",
@@ -179,7 +181,7 @@ def _zero_loss(student: ModelOutput) -> Tensor:
 
 
 def build_objective(
-    terms: Mapping[str, TermSettings | LossTerm] | Sequence[LossTerm],
+    terms: Mapping[str, Term] | Sequence[Term],
     student: EncoderSpec,
     teacher: EncoderSpec | None,
     tasks: Iterable[Task],
@@ -191,8 +193,7 @@ def build_objective(
     The projections are initialised in the order of the terms; the caller seeds torch.
 
     Args:
-        terms: name -> the settings of a term or a ready-made term; or a list of ready-made terms, which are
-            named by their class.
+        terms: name -> the settings of a term or a ready-made term; or a list of these (`named_losses`).
         teacher: None for training without a teacher.
         tasks: all tasks of the stage.
         slow_build: see DistillSettings.
@@ -220,15 +221,20 @@ def build_objective(
     return Objective(loss_terms, slow_build)
 
 
-def named_losses(losses: Sequence[LossTerm]) -> dict[str, LossTerm]:
-    """Name ready-made terms by their class; the second term of a class is called `NAME-2`, and so on."""
+def named_losses(losses: Sequence[Term]) -> dict[str, Term]:
+    """Name terms by their loss or their class; the second one of a name is called `NAME-2`, and so on."""
     counts: Counter[str] = Counter()
     named = {}
     for term in losses:
-        name = type(term).__name__
+        name = term.loss if isinstance(term, TermSettings) else type(term).__name__
         counts[name] += 1
         named[name if counts[name] == 1 else f"{name}-{counts[name]}"] = term
     return named
+
+
+def teacher_need_of(term: Term) -> OutputSpec:
+    """What a term needs from the teacher; that of settings does not say which layers."""
+    return term.teacher_need if isinstance(term, LossTerm) else loss_class(term.loss).teacher_need
 
 
 def labels_objective() -> Objective:
@@ -239,7 +245,7 @@ def labels_objective() -> Objective:
 _NO_TEACHER = EncoderSpec("none")
 
 
-def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
+def _build(name: str, term: Term, models: ModelPair) -> LossTerm:
     if isinstance(term, LossTerm):
         _check_attributes(name, term)
         return term
@@ -269,7 +275,7 @@ def _check_attributes(name: str, term: LossTerm) -> None:
         raise UserError(problem, expected=error.expected, hint=error.hint) from error
 
 
-def _how_to_drop(name: str, term: TermSettings | LossTerm) -> str:
+def _how_to_drop(name: str, term: Term) -> str:
     """How to train without a term, for hints."""
     if isinstance(term, LossTerm):
         return f"leave {name!r} out of `losses`"

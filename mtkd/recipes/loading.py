@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.losses.term_settings import find_settings
 from mtkd.setting_errors import validate
 from mtkd.settings import SETTINGS_OF_COMMAND
 from tasks.common.errors import UserError, unknown
@@ -110,6 +111,12 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         section, _, setting = key.partition(".")
         for stage in _table(values, "stages") if section == "train" else ():
             _table(values, "stages", stage, "train").pop(setting, None)
+    for key, value in overrides.items():
+        section, _, rest = key.partition(".")
+        if section == "terms" and rest.endswith(".loss"):
+            term = _table(values, "terms", name := rest.removesuffix(".loss"))
+            if term:
+                values["terms"][name] = _for_loss(term, value)
     for key, value in overrides.items():
         if value != {} or not _table(values, *key.split(".")):  # an empty table changes nothing
             assign_setting(values, key, value)
@@ -210,8 +217,19 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            merged[key] = _merge(_for_loss(old, value.get("loss")), value)
+        else:
+            merged[key] = value
     return merged
+
+
+def _for_loss(table: dict[str, Any], loss: Any) -> dict[str, Any]:
+    """The settings of a term that another loss has, too; other tables are returned unchanged."""
+    if loss is None or loss == table.get("loss"):
+        return table
+    settings = find_settings({"loss": loss})
+    return table if settings is None else {k: v for k, v in table.items() if k in settings.model_fields}
 
 
 _MAX_DEPTH = 20  # of nested tables of settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from torch import nn
 from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distillation.distill_tasks import TaskDistillation
 from mtkd.jobs.distillation.python_objects import (
+    Losses,
+    StateOfLosses,
+    copies_of_losses,
     describe_losses,
     describe_module,
+    parse_losses,
     require_trainable,
-    require_valid_losses,
 )
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_unlabelled_settings,
@@ -27,8 +31,7 @@ from mtkd.jobs.training_corpus import recorded_paths
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.jobs.validation_scores import check_metric
-from mtkd.losses.loss_term import LossTerm
-from mtkd.losses.objective import named_losses
+from mtkd.losses.objective import teacher_need_of
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
@@ -40,6 +43,9 @@ from mtkd.training.run_directory import RunDirectory
 from tasks.common.errors import UserError
 from tasks.data.unlabelled import UnlabelledRequest
 from tasks.task import Task
+from tasks.task_names import TASKS
+
+_SIMILAR = 0.8  # the similarity of two task names, above which one may be a misspelling of the other
 
 
 @trains
@@ -53,7 +59,7 @@ def distill(
     teacher_labels: LabelsSpec = None,
     unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
     student: nn.Module | None = None,
-    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    losses: Losses | None = None,
     callbacks: Sequence[Callback] = (),
     warn: Warn = ignore_warning,
 ) -> RunDirectory:
@@ -71,7 +77,7 @@ def distill(
             name.
         student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
             are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
-        losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
+        losses: loss terms instead of those of the settings, in a single stage: objects or settings; the terms
             of a list are named after their classes.
         callbacks: called during training.
         warn: called with each warning: before training, and about the scores after it.
@@ -85,13 +91,12 @@ def distill(
     """
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks, request.data)
-    terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
-    require_valid_losses((terms or {}).values())
+    terms = None if losses is None else parse_losses(losses)
     if isinstance(student, MultiTaskModel):
         settings = settings_of_student(settings, student)
     labels_only = settings.supervision == "labels"
     if terms is not None:
-        labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
+        labels_only = labels_only or all(teacher_need_of(term) == OutputSpec() for term in terms.values())
     teacher_is_optional = labels_only or any(task.soft_labels for task in tasks)
     sources: dict[str, Any] = _source_names(settings, teacher, corpora, store, teacher_is_optional)
     if teacher_labels:
@@ -101,6 +106,8 @@ def distill(
         sources["student"] = describe_module(student)
     if terms is not None:
         sources["losses"] = describe_losses(terms)
+        terms = copies_of_losses(terms)
+        callbacks = [*callbacks, StateOfLosses(terms, warn)]
     validated = validate_run(
         settings, teacher, tasks, store, teacher_labels=teacher_labels, student=student, losses=terms
     )
@@ -133,15 +140,23 @@ def _check_training(validated: ValidatedRun, with_unlabelled: bool) -> None:
 
 
 def _per_task_warnings(settings: DistillSettings, tasks: Sequence[Task]) -> list[str]:
-    """A warning if the recipe has settings for one task alone, which a run on several tasks does not use."""
+    """Warnings about settings for single tasks that a run does not use: misspelt, or for that task alone."""
+    warnings = []
+    for name in sorted(settings.per_task.keys() - TASKS.keys()):
+        if similar := difflib.get_close_matches(name, [task.name for task in tasks], 1, _SIMILAR):
+            warnings.append(
+                f"the recipe {settings.name} has settings for {name!r}, which is not a task of this run (did "
+                f"you mean {similar[0]!r}?)"
+            )
     names = [task.name for task in tasks if task.name in settings.per_task]
     if len(tasks) < 2 or not names:
-        return []
+        return warnings
     keys = dict.fromkeys(key for name in names for key in settings.per_task[name])
     used = ", ".join(f"{key} = {_setting_value(settings, key)}" for key in keys)
     return [
+        *warnings,
         f"the settings that {settings.name} has for {', '.join(names)} apply only in a run on that task "
-        f"alone. This run uses {used}."
+        f"alone. This run uses {used}.",
     ]
 
 

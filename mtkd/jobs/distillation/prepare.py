@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from mtkd.jobs.distillation.python_objects import copy_of_student
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.models.encoders.encoder_registry import build_student
 from mtkd.models.encoders.pretrained_config import locate
@@ -21,7 +21,7 @@ from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
 from mtkd.teachers.teacher_cache import token_vector_directory
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.common.errors import UserError, reason_of, shorten
+from tasks.common.errors import UserError, shorten
 from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.progress import say
 from tasks.heads import Head, SANHead
@@ -94,7 +94,7 @@ def prepare_run(
     torch.manual_seed(settings.train.seed)
     not_copied: tuple[str, ...] = ()
     if student is not None:
-        student = _copy_of(student)
+        student = copy_of_student(student)
     if isinstance(student, MultiTaskModel):
         student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
         student.set_tasks(tasks)
@@ -138,18 +138,6 @@ def _check_readers(
                 "`student.transformer.pairs=auto`, or a teacher that was refined with "
                 "`settings={'pairs': 'cross-encoder'}`, or remove the term",
             )
-
-
-def _copy_of(student: nn.Module) -> nn.Module:
-    """A copy to train in place of the user's object, with the same tokeniser."""
-    tokeniser = getattr(student, "tokeniser", None)
-    try:
-        return copy.deepcopy(student, {id(tokeniser): tokeniser})
-    except Exception as error:
-        raise UserError(
-            f"`student` cannot be copied: {reason_of(error)}",
-            expected="an object that `copy.deepcopy` can copy, since not the object itself is trained",
-        ) from error
 
 
 def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.objective import Term, named_losses
 from mtkd.model_files import exported
 from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.encoders.encoder import Encoder
@@ -22,13 +24,86 @@ from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.exported import ExportedModel
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from tasks.common.errors import UserError, a_type, brief
+from mtkd.setting_errors import validate
+from mtkd.settings import AnyTermSettings
+from mtkd.strict_settings import StrictSettings
+from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
+from tasks.common.errors import UserError, a_type, brief, reason_of
 from tasks.common.sha256 import digest_bytes
 
+Losses = Mapping[str, Term | Mapping[str, Any]] | Sequence[Term | Mapping[str, Any]]
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 _RECORDED_TYPES = (*_PLAIN_TYPES, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
 _MAX_DEPTH = 6  # how far attributes of attributes are followed
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+def copy_of_student(student: nn.Module) -> nn.Module:
+    """A copy to train in place of the user's object, with the same tokeniser; UserError if impossible."""
+    tokeniser = getattr(student, "tokeniser", None)
+    copied: nn.Module = _deepcopy("`student`", student, {id(tokeniser): tokeniser})
+    return copied
+
+
+def parse_losses(losses: Losses) -> dict[str, Term]:
+    """The losses by name, with the settings of terms in place of tables; UserError if they are invalid."""
+    given = losses if isinstance(losses, Mapping) else {str(n): term for n, term in enumerate(losses)}
+    objects = {name: term for name, term in given.items() if isinstance(term, LossTerm)}
+    require_valid_losses(objects.values())
+    tables = {name: term for name, term in given.items() if name not in objects}
+    parsed: dict[str, Term] = validate(_Terms, {"terms": tables}).terms | objects
+    terms = {name: parsed[name] for name in given}
+    return terms if isinstance(losses, Mapping) else named_losses(list(terms.values()))
+
+
+class _Terms(StrictSettings):
+    terms: dict[str, AnyTermSettings]
+
+
+def copies_of_losses(losses: Mapping[str, Term]) -> dict[str, Term]:
+    """Copies to train in place of the user's objects; UserError if they cannot be copied.
+
+    Modules that several losses share are still shared.
+    """
+    copied: dict[str, Term] = _deepcopy("`losses`", dict(losses), {})
+    return copied
+
+
+def _deepcopy(name: str, value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception as error:
+        raise UserError(
+            f"{name} cannot be copied: {reason_of(error)}",
+            expected="what `copy.deepcopy` can copy, since not the objects themselves are trained",
+        ) from error
+
+
+class StateOfLosses(Callback):
+    """Warns if losses keep state in attributes, which checkpoints do not hold.
+
+    Args:
+        losses: the loss terms that are trained.
+        warn: called with the warning.
+    """
+
+    def __init__(self, losses: Mapping[str, Term], warn: Callable[[str], None]):
+        self._losses = {name: term for name, term in losses.items() if isinstance(term, LossTerm)}
+        self._before = {name: _attributes(term) for name, term in self._losses.items()}
+        self._warn = warn
+
+    def on_save(self, state: TrainingState, control: TrainingControl) -> None:
+        """Warn once of each loss with attributes that have changed since the start."""
+        for name, before in list(self._before.items()):
+            now = _attributes(self._losses[name])
+            changed = [key for key in now if now[key] != before.get(key)]
+            if changed:
+                del self._before[name]
+                self._warn(
+                    f"the loss {name!r} changes its attribute {changed[0]!r} during training. Checkpoints do "
+                    "not hold it, so if the loss depends on it, a resumed run differs from an uninterrupted "
+                    f"one: keep it in a buffer (`self.register_buffer({changed[0]!r}, torch.tensor(...))`)"
+                )
 
 
 def describe_module(module: nn.Module) -> dict[str, Any]:
@@ -40,15 +115,19 @@ def describe_module(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
-    """What determines what loss terms compute: `describe_module` of each, and its attributes."""
+def describe_losses(losses: Mapping[str, Term]) -> dict[str, Any]:
+    """What determines what loss terms compute: `describe_module` of each object, and its attributes."""
     return {
-        name: {
-            **describe_module(term),
-            **{key: _describe(value) for key, value in vars(term).items() if key not in _MODULE_ATTRIBUTES},
-        }
+        name: {**describe_module(term), **_attributes(term)}
+        if isinstance(term, LossTerm)
+        else term.model_dump(mode="json")
         for name, term in losses.items()
     }
+
+
+def _attributes(term: LossTerm) -> dict[str, Any]:
+    """The attributes of a loss other than weights, buffers and modules."""
+    return {key: _describe(value) for key, value in vars(term).items() if key not in _MODULE_ATTRIBUTES}
 
 
 def _describe(value: Any, depth: int = 0) -> Any:

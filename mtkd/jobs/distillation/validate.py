@@ -19,9 +19,8 @@ from mtkd.jobs.knowledge_store.store_checks import (
     teacher_of_store,
 )
 from mtkd.losses.compatibility import unread_cls
-from mtkd.losses.loss_registry import loss_class
-from mtkd.losses.loss_term import LossTerm, ModelPair
-from mtkd.losses.objective import Objective, build_objective
+from mtkd.losses.loss_term import ModelPair
+from mtkd.losses.objective import Objective, Term, build_objective, teacher_need_of
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
 from mtkd.models.encoders.transformer_student import TransformerStudentSettings
 from mtkd.models.initialisation import InitSpec
@@ -55,7 +54,7 @@ def validate_run(
     *,
     teacher_labels: LabelsSpec = None,
     student: nn.Module | None = None,
-    losses: Mapping[str, LossTerm] | None = None,
+    losses: Mapping[str, Term] | None = None,
 ) -> ValidatedRun:
     """Check that recipe, teacher, student and tasks fit together.
 
@@ -123,12 +122,10 @@ def _require_losses(tasks: Sequence[Task], objectives: Sequence[Objective]) -> N
             )
 
 
-def _needs_logits(stages: Sequence[Stage], losses: Mapping[str, LossTerm] | None) -> bool:
+def _needs_logits(stages: Sequence[Stage], losses: Mapping[str, Term] | None) -> bool:
     """True if a term needs the teacher's logits; `losses` replace the terms of the stages."""
-    if losses is not None:
-        return any(term.teacher_need.logits for term in losses.values())
-    classes = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
-    return any(loss.teacher_need.logits for loss in classes)
+    of_stages = [term for stage in stages for term in stage.terms.values()]
+    return any(teacher_need_of(term).logits for term in (of_stages if losses is None else losses.values()))
 
 
 def _teacher_ref(

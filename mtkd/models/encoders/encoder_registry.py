@@ -54,6 +54,13 @@ def encoder_class(kind: str, hint: str | None = None) -> type[AnyEncoder]:
     return found
 
 
+def is_defined_here(kind: str) -> bool:
+    """True for a kind that only this process knows, since its class is defined in a notebook or script."""
+    if kind in ENCODERS or load_plugin(GROUP, kind, Encoder) is not None:  # type: ignore[type-abstract]
+        return False
+    return _defined_class(kind) is not None
+
+
 def _defined_class(kind: str) -> type[AnyEncoder] | None:
     """The last encoder class of a kind that this process has defined, such as in a notebook."""
     for cls in reversed(list(_subclasses(Encoder))):  # type: ignore[type-abstract]

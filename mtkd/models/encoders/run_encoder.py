@@ -13,7 +13,11 @@ from tasks.common.errors import UserError, a_type
 from tasks.tokens.batching import ModelInputs
 
 _HINTS: Hints = {
-    (AttributeError, TypeError): '`inputs` has `joined`, or `texts` if its `input_format` is "separate"'
+    (
+        AttributeError,
+        TypeError,
+    ): "write `forward(self, inputs, need=None)`; `inputs` has `joined`, or "
+    '`texts` if its `input_format` is "separate"'
 }
 
 
@@ -45,7 +49,13 @@ def check_embedding_count(encoder: AnyEncoder, tokens: int) -> None:
     Raises:
         UserError: it has fewer; for one that is not part of mtkd, the hint names the setting.
     """
-    kind, size = class_of(encoder), len(encoder.embeddings.weight)
+    kind = class_of(encoder)
+    if not isinstance(getattr(getattr(encoder, "embeddings", None), "weight", None), Tensor):
+        raise UserError(
+            f"the encoder {kind.__name__} has no word embeddings called `embeddings`",
+            hint="write `self.embeddings = nn.Embedding(config.vocab_size, width)` in its `__init__`",
+        )
+    size = len(encoder.embeddings.weight)
     if tokens <= size:
         return
     if not is_user_class(kind):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,19 @@ def test_a_task_type_without_constants_and_probabilities(
     assert not any(warning.startswith("sst2") for warning in found.warnings)
     [predicted] = mtkd.load(tiny_teacher).predict("sst2", ["a film"])
     assert set(predicted) == {"prediction", "prediction_id"}
+
+
+def test_scores_outside_the_range_of_the_task_give_a_warning(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    checkpoint = save_checkpoint("Bert", "scores", num_labels=1)
+    (outputs,) = evaluate(checkpoint, "pocket", replace(TASKS["stsb"], range=None), limit=16).scores
+    low, high = (float(bound(outputs.predictions.predictions)) for bound in (np.min, np.max))
+    for ends, warned in (((low - 1, high + 1), False), ((high + 1, high + 2), True)):
+        task = replace(TASKS["stsb"], range=ends)
+        rows = [{"sentence1": "a", "sentence2": text, "label": ends[0]} for text in ("b", "c", "d")]
+        done = evaluate(checkpoint, {"stsb": {"validation": rows}}, task)
+        assert any("outside the task's range" in text for text in done.warnings) == warned
 
 
 def test_two_models_and_the_baselines_are_compared_row_by_row(

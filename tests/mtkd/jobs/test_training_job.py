@@ -18,7 +18,9 @@ from mtkd.jobs.finetune import _Finetune, finetune, rate_names
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.losses.logits import Labels, LogitsMSE, SoftLabels
+from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import LOGITS
 from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from mtkd.training.run_directory import RunDirectory
@@ -116,6 +118,62 @@ def test_a_copy_of_a_student_given_as_an_object_is_trained(tiny_teacher: Path, t
     assert all(torch.equal(weights[name], value) for name, value in start.state_dict().items())
     assert any(not torch.equal(weights[name], value) for name, value in done.model().state_dict().items())
     assert done.record["identity"]["settings"]["student"]["max_length"] == start.info.max_length
+
+
+def test_losses_given_as_settings_match_the_recipe(tiny_teacher: Path, tmp_path: Path) -> None:
+    named = distill_by_name(tmp_path / "named", tiny_teacher)
+    terms = settings_of().terms
+    for name, losses in (("settings", terms), ("table", {"logits": {"loss": "logits_mse"}})):
+        request = Request("pocket", TASKS, tmp_path / name, 40, 16)
+        assert_same(named.model(), distill(request, settings_of(), str(tiny_teacher), losses=losses).model())
+    with pytest.raises(UserError, match=r"holds another run: it differs in losses\.logits\.reduction"):
+        changed = [{"loss": "logits_mse", "reduction": "mean"}]
+        distill(request, settings_of(), str(tiny_teacher), losses=dict(logits=changed[0]))
+    request = Request("pocket", TASKS, tmp_path / "new", 40, 16)
+    for losses, message in (
+        ([{"loss": "logit_mse"}], "unknown loss of terms.0 'logit_mse' .did you mean 'logits_mse'"),
+        ({"a": {"loss": "logits_mse", "reduce": 1}}, "unknown setting 'terms.a.reduce'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            distill(request, settings_of(), str(tiny_teacher), losses=losses)
+    mixed = distill(request, settings_of(), str(tiny_teacher), losses=[{"loss": "logits_mse"}, Labels()])
+    assert list(mixed.record["identity"]["losses"]) == ["logits_mse", "Labels"]
+
+
+class Projected(LossTerm):
+    """The squared difference of projected logits; counts its calls in an attribute and in a buffer."""
+
+    student_need = teacher_need = LOGITS
+
+    def __init__(self, projection: torch.nn.Module) -> None:
+        super().__init__()
+        self.projection, self.calls = projection, 0
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, inputs: TermInput) -> torch.Tensor:
+        self.calls += 1
+        self.total += 1
+        student, teacher = inputs.student_outputs.logits, inputs.teacher_outputs.logits
+        return (self.projection(student) - teacher).square().sum()
+
+
+def test_copies_of_losses_given_as_objects_are_trained(tiny_teacher: Path, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    shared = torch.nn.Linear(2, 2)
+    losses = {"one": Projected(shared), "two": Projected(shared)}
+    weights, printed = shared.weight.clone(), list[str]()
+
+    def run(name: str) -> MultiTaskModel:
+        request = Request("pocket", TASKS, tmp_path / name, 40, 16)
+        settings = settings_of(**{"train.checkpoint_steps": 2})
+        return distill(request, settings, str(tiny_teacher), losses=losses, warn=printed.append).model()
+
+    first = run("first")
+    warned = [line for line in printed if "changes its attribute 'calls'" in line]
+    assert len(warned) == 2 and "register_buffer('calls'" in warned[0], "one warning for each loss"
+    assert torch.equal(weights, shared.weight) and losses["one"].calls == 0 and not losses["one"].total
+    assert_same(first, run("second"))
+    assert_same(first, run("first"))
 
 
 def test_a_recipe_for_plain_text_warns_of_its_steps_when_used_on_tasks(

@@ -103,6 +103,28 @@ def test_tables_of_settings_are_merged_into_the_recipe(tmp_path: Path) -> None:
     assert labels["logits"] == recipe.terms["labels"].model_copy(update={"weight": 1.0}), "another loss"
     assert labels["labels"] == recipe.terms["labels"].model_copy(update={"weight": 2}), "the same loss"
 
+    for sets, text in (
+        (
+            {"terms.logits.loss": "soft_labels", "terms.logits.temperature": 2},
+            'loss = "soft_labels"\ntemperature = 2',
+        ),
+        (
+            {"terms.logits.temperature": 2, "terms.logits.loss": "soft_labels"},
+            'temperature = 2\nloss = "soft_labels"',
+        ),
+    ):
+        own = tmp_path / "other-loss.toml"
+        own.write_text(f'extends = "layerwise-3"\nname = "layerwise-3"\n[terms.logits]\n{text}\n')
+        other = mtkd.show_recipe("layerwise-3", sets).terms
+        assert other == mtkd.show_recipe(str(own)).terms, (
+            "the setting `reduction` of the recipe's loss is left out"
+        )
+        assert (other["logits"].loss, other["logits"].temperature) == ("soft_labels", 2)
+    cosine = mtkd.show_recipe("layerwise-3", {"terms.hidden.loss": "hidden_cosine"}).terms["hidden"]
+    assert cosine.layer_map == "uniform", "both losses have this setting"
+    with pytest.raises(UserError, match=r"unknown setting 'terms\.logits\.reduction'"):
+        mtkd.show_recipe("layerwise-3", {"terms.logits.loss": "soft_labels", "terms.logits.reduction": "sum"})
+
     own = tmp_path / "own.toml"
     own.write_text('extends = "static"\nper_task.rte.train.steps = 3\n')
     assert load_settings(str(own), "distill", {}, "rte").train == recipe.train.model_copy(update={"steps": 3})

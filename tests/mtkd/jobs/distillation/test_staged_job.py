@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mtkd.training.text_batches import TextBatches, encode_texts
 from tasks.common.errors import UserError
 from tasks.data.plain_text import TextFiles
 from tasks.data.sources import open_data
+from tasks.glue import TASKS
 from tasks.task_names import resolve
 from tasks.tokens.batching import Collator
 from tasks.tokens.reader import Reader
@@ -134,6 +136,10 @@ def test_a_run_on_several_tasks_warns_that_settings_of_single_tasks_do_not_apply
     assert "has for cola, mnli apply only" in warning and "student.max_length = 128" in warning
     assert "stages.layers.train.epochs = 3" in warning
     assert not any(_per_task_warnings(settings, resolve(names)) for names in ("cola", "rte,mrpc"))
+    settings.per_task["moood"] = {"train.lr": 1e-5}
+    mood = replace(TASKS["sst2"], name="mood")
+    assert not any("moood" in text for text in _per_task_warnings(settings, resolve("cola,mnli")))
+    assert "(did you mean 'mood'?)" in _per_task_warnings(settings, [mood])[0]
     settings.per_task["cola"] = {"no.such.key": 1, "stages.other.train.lr": 1}
     assert "no.such.key = None" in _per_task_warnings(settings, resolve("cola,mnli"))[0]
 

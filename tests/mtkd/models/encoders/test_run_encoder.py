@@ -12,7 +12,11 @@ from torch import nn
 
 import mtkd
 from mtkd.models.encoders.run_encoder import check_embedding_count
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from tasks.common.errors import UserError
+from tasks.task_names import resolve
+from tasks.tokens.tokeniser import Tokeniser
 
 
 def output(**values: Any) -> mtkd.EncoderOutput:
@@ -45,7 +49,10 @@ def output(**values: Any) -> mtkd.EncoderOutput:
             r"the student's encoder Mean returned values that are not finite at step 1 \(task 'rte'\), in "
             r"`pooled`\n  expected: finite numbers\n  hint: check its `forward` for divisions by 0",
         ),
-        (lambda mean: mean.missing, r"failed: AttributeError: (.|\n)*hint: `inputs` has `joined`"),
+        (
+            lambda mean: mean.missing,
+            r"failed: AttributeError: (.|\n)*hint: write `forward.*`inputs` has `joined`",
+        ),
     ],
 )
 def test_a_wrong_result_of_an_encoder_is_an_error(
@@ -82,6 +89,18 @@ def test_a_vocabulary_that_is_too_small_names_both_sizes_and_the_setting() -> No
             nn.Module.__init__(self)
             self.config, self.embeddings = SizedConfig(), nn.Embedding(7, 8)  # type: ignore[assignment]
 
+    without_embeddings = Sized()
+    del without_embeddings.embeddings
+    with pytest.raises(UserError, match="the encoder Sized has no word embeddings called `embeddings`"):
+        check_embedding_count(without_embeddings, 30522)
     with pytest.raises(UserError, match="the encoder Sized has 7 embeddings") as error:
         check_embedding_count(Sized(), 30522)
     assert error.value.hint == "make its `embeddings` with `nn.Embedding(30522, ...)`"
+
+
+def test_a_student_of_this_session_is_timed_without_its_memory(tiny_encoder: Path, tmp_path: Path) -> None:
+    tokeniser = Tokeniser.load(str(tiny_encoder))
+    encoder = Mean(MeanConfig(vocab_size=tokeniser.vocab_size))
+    MultiTaskModel(encoder, resolve("rte"), tokeniser, ModelInfo(24)).save(tmp_path / "mean")
+    (timed,) = mtkd.bench_inference([tmp_path / "mean"], seq_len=8, batch=2, rounds=1, warmup=0)
+    assert timed.ms > 0 and timed.peak_bytes is None
