@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled", "languages")
 
 MAX_COPIES = 100_000  # of a row
+MAX_ANSWER_TOKENS = 512  # the largest `Task.max_answer_tokens`
 UNLABELLED = "unlabelled"  # the split of unlabelled rows
 
 
@@ -63,6 +64,7 @@ class Task(Record):
             for the language of a split.
         submission: test split -> file name of GLUE's submission format.
         unanswerable: True if a context may not contain the answer (`span`).
+        max_answer_tokens: maximum number of tokens of a predicted answer (`span`).
         soft_labels: the column of the training rows with a teacher's probabilities or logits
             (`tasks.data.soft_labels`); None = there is none.
         soft_labels_kind: "probabilities" or "logits"; None = decided from the values.
@@ -94,6 +96,7 @@ class Task(Record):
     hub: tuple[str, str] | None = None
     submission: Mapping[str, str] = field(default_factory=dict)
     unanswerable: bool = False
+    max_answer_tokens: Annotated[int, Field(ge=1, le=MAX_ANSWER_TOKENS)] = 30
     copies: Annotated[int, Field(ge=0, le=MAX_COPIES)] = 10
     soft_labels: str | None = None
     soft_labels_kind: str | None = None

@@ -14,6 +14,7 @@
     map = { neutral = "other", ... }        # ... whose labels become those of this task (classify)
     copies = 10                             # masked copies per row
     unanswerable = true                     # there may be no answer in the context (span)
+    max_answer_tokens = 30                  # longer answers are not predicted (span)
     languages = ["en", "de"]                # of answers, compared as in MLQA: validation_de is German, splits
                                             # without a language are in the first (span)
     soft_labels = "probs"                   # training rows: a teacher's numbers, one per label
@@ -54,7 +55,7 @@ _CHECKED = (
     "copies",
 )
 # The keys that only some task types have (`TaskType.fields`).
-_OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
+_OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "max_answer_tokens", "languages")
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Task)}
 
 

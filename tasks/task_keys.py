@@ -11,7 +11,7 @@ from tasks.common.errors import UserError, brief, unknown
 from tasks.data.missing_data import similar_name
 from tasks.data.soft_labels import SOFT_LABEL_KINDS
 from tasks.glue import TASKS
-from tasks.task import MAX_COPIES, UNLABELLED
+from tasks.task import MAX_ANSWER_TOKENS, MAX_COPIES, UNLABELLED
 from tasks.task_types import is_task_type, task_type, task_type_names
 
 _FARTHEST = 1e30  # end of a range
@@ -107,6 +107,12 @@ def _copies(value: Any) -> int:
     return value
 
 
+def _answer_tokens(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_ANSWER_TOKENS:
+        raise ValueError
+    return value
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -167,6 +173,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "groups": (_texts, _NAMES),
     "copies": (_copies, f"0 to {MAX_COPIES:,}"),
     "unanswerable": (_flag, "true or false"),
+    "max_answer_tokens": (_answer_tokens, f"1 to {MAX_ANSWER_TOKENS}"),
     "languages": (_languages, "a list of ISO 639-1 codes, such as en"),
     "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),
 }

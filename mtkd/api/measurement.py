@@ -109,15 +109,17 @@ def predict(
 ) -> int:
     """Predict every row of a file, and write all its columns with `prediction` and further columns added.
 
-    The suffix of a file gives its format: JSON lines, CSV, TSV, parquet, or (only to read) .txt with one text
-    per line. Text may be gzipped (`.jsonl.gz`).
+    The suffix of a file gives its format: JSON lines, CSV, TSV, parquet, or (only to read) .json and .txt
+    with one text per line. Text may be gzipped (`.jsonl.gz`).
     Files are processed part by part, so memory use does not depend on their length, except for `rank` tasks,
     whose groups are predicted together. The output appears when it is complete. With an exported model, torch
     is not needed.
 
     The columns besides `prediction` depend on the type of the task. Classification adds `prediction_id` and
-    `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV). Span tasks add `start`,
-    `score`, `no_answer_score` and `n_best`.
+    `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV). Span tasks add `start`
+    (the character at which the answer begins in the context; null if there is none), `score` (the sum of the
+    logits of its start and end), `no_answer_score` and `n_best`, the 20 best answers. If "no answer" leads by
+    more than the threshold that was tuned in training, `prediction` is "".
 
     Args:
         model: a run or model directory, an export, or a model; or the directory or hub name of a fine-tuned
@@ -129,7 +131,7 @@ def predict(
         columns: the text columns of the file in the order of the task's, if they have other names.
         format: "jsonl", "csv", "tsv" or "parquet", for files without such a suffix, and for standard input
             and output. By default, standard input is JSON lines, and the output has the input's format
-            (JSON lines for parquet and .txt).
+            (JSON lines for parquet, .json and .txt).
         block: rows read at once; they are sorted by length, which saves padding.
         batch: rows per forward pass.
         threads: CPU threads; None = all cores for an exported model, and torch's current setting for others.

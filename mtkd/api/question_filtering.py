@@ -43,7 +43,8 @@ def filter_questions(
             teacher.
         settings: the options of `mtkd augment questions filter`, under the same names with underscores
             (`unanswerable`, `min_overlap`, `min_confidence`, `max_copied`, `round_trip`, ...): fields of
-            `FilterSettings`.
+            `FilterSettings`. By default, `unanswerable` is 0.33 for a teacher that has learned to give no
+            answer, and otherwise 0.
 
     Returns:
         The corpus that was written, and the number of questions by outcome.
@@ -61,6 +62,7 @@ def filter_questions(
     refuse_unknown("filter_questions", settings, [*fields, *arguments])
     processes = Workers(workers, engine, address)
     teacher_path = saved_path("teacher", teacher)
+    settings.setdefault("unanswerable", usual_unanswerable(Path(teacher_path)))
     spec = FilterSpec(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     group = join_process_group()  # must come first: it sets the device of this process
@@ -77,6 +79,14 @@ def filter_questions(
             group=group,
             advance=advance,
         )
+
+
+def usual_unanswerable(teacher: Path) -> float:
+    """The share of unanswerable questions in a filtered corpus, unless the user gives one."""
+    from mtkd.models.saved_model import is_saved_model, read_saved
+
+    can_be_silent = is_saved_model(teacher) and any(task.unanswerable for task in read_saved(teacher).tasks)
+    return 0.33 if can_be_silent else 0.0
 
 
 def load_answerer(directory: Path, device: Device | None = None) -> Answerer:

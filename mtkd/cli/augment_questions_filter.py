@@ -43,7 +43,12 @@ _TOLERATED_SHORTFALL = 0.01  # of the share of unanswerable questions; a larger 
     help="a model that answers questions",
 )
 @out_option
-@click.option("--unanswerable", default=0.33, help="share of unanswerable questions in the result")
+@click.option(
+    "--unanswerable",
+    type=float,
+    help="share of unanswerable questions in the result  [default: 0.33 if the teacher has learned to give "
+    "no answer, else 0]",
+)
 @click.option("--min-overlap", default=0.5, help="lowest F1 at which two answers agree")
 @click.option(
     "--min-confidence", default=0.0, help='an answer must beat "no answer" by more than this, in logits'
@@ -70,8 +75,11 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
+    from mtkd.api.question_filtering import usual_unanswerable
     from mtkd.output_files.distributed import join_process_group
 
+    if options["unanswerable"] is None:
+        options["unanswerable"] = usual_unanswerable(options["teacher"])
     filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
     if join_process_group().is_main:
         show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, options["unanswerable"], out))

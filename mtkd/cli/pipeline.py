@@ -98,9 +98,9 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool
 def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
 
-    DATA are CSV, TSV, JSONL or parquet files, whose names (such as dev.csv, test.csv or unlabelled.csv) say
-    what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION. Unlabelled text may also be a
-    .txt file with one text per line.
+    DATA are CSV, TSV, JSONL, JSON or parquet files, whose names (such as dev.csv, test.csv or
+    unlabelled.csv) say what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION. Unlabelled
+    text may also be a .txt file with one text per line.
     """
     from mtkd.pipelines.init_pipeline import init_pipeline
 
@@ -118,7 +118,7 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
             return
         echo(f"If a guess is wrong, correct {result.task_file}, or run mtkd init again with --overwrite and")
         echo("--columns, --label, --kind or --max-length.")
-        if options["recipe"] == "layerwise-3":
+        if options["recipe"] == "layerwise-3" and task.kind != "span":
             echo("--recipe static and --recipe mkd-lstm make much faster students (docs/which-student.md).")
         echo(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
 

@@ -45,14 +45,14 @@ _FILE_OPTIONS = (
     "source",
     type=PATH,
     metavar="FILE",
-    help="rows to predict: .jsonl, .csv, .tsv, .txt with one text per line (or one of these with .gz), or "
-    ".parquet; - = standard input",
+    help="rows to predict: .jsonl, .json, .csv, .tsv, .txt with one text per line (or one of these with "
+    ".gz), or .parquet; - = standard input",
 )
 @click.option(
     "--out",
     type=PATH,
     metavar="FILE",
-    help="the output file, in any format of --in except .txt; - = standard output",
+    help="the output file, in any format of --in except .txt and .json; - = standard output",
 )
 @click.option(
     "--columns",

@@ -28,6 +28,7 @@ Predict = Callable[[Rows, TruncatedRows], Iterable[dict[str, Any]]]
 ROWS_PER_BLOCK = 8192
 _ALL = 2**31 - 1  # rows
 _FORMATS = ("jsonl", "csv", "tsv", "parquet")
+_ONLY_READ = (".txt", ".json")
 
 
 def predict_file(
@@ -118,7 +119,7 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
             hint="name another file",
         )
     suffixes = [suffix_of(path) for path in (source, out)]
-    if suffixes[1] == ".txt":  # cannot hold predictions, unless it is another format
+    if suffixes[1] in _ONLY_READ:
         suffixes[1] = None
     if suffixes[0] == ".txt" and format is not None:
         suffixes[0] = None
@@ -128,14 +129,14 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
             hint="rename a file, or leave `format` out",
         )
     read_format = suffixes[0] or _format_without_suffix("source", source, format, ".jsonl")
-    default = ".jsonl" if read_format in (".parquet", ".txt") else read_format
+    default = ".jsonl" if read_format in (".parquet", *_ONLY_READ) else read_format
     return read_format, suffixes[1] or _format_without_suffix("out", out, format, default)
 
 
 def _format_without_suffix(name: str, path: Path, format: str | None, default: str) -> str:
     """The format of a file whose name does not say it; standard input and output have a default."""
     if path != STANDARD and format is None:
-        suffixes = [suffix for suffix in READERS if name == "source" or suffix != ".txt"]
+        suffixes = [suffix for suffix in READERS if name == "source" or suffix not in _ONLY_READ]
         raise UserError(
             f"`{name}={str(path)!r}`: the name does not say the format",
             expected=f"a name that ends in {', '.join(suffixes)}",

@@ -45,7 +45,7 @@ def answer_spans(
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
     with progress(label, len(encoded), unit="windows", show=bool(label)) as advance:
         logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    return decode_spans(encoded, logits, model.tokeniser.layout(2), n_best)
+    return decode_spans(encoded, logits, model.tokeniser.layout(2), task.max_answer_tokens, n_best)
 
 
 class SpanAnswerer:

@@ -12,6 +12,7 @@ from mtkd.jobs.training_corpus import add_corpora
 from tasks.checks.data_quality import MAX_TRUNCATED_SHARE, truncation_message
 from tasks.checks.label_warnings import label_warnings
 from tasks.checks.overlap import overlap_warnings, trained_warnings
+from tasks.checks.span_lengths import span_length_warnings
 from tasks.common.errors import UserError, counted
 from tasks.data.loading import digest_rows, sample_rows
 from tasks.data.rows import Rows, has_label
@@ -132,7 +133,7 @@ class TrainingData:
                 warnings.append(
                     f"{counted(len(windows.lost), 'answer')} of {task_data.task.name} {are} in no window of "
                     f"{windows.max_length} tokens, so their rows are not used (the first is {first_row}). "
-                    "Use a larger max_length or stride."
+                    "Use a larger max_length."
                 )
         return warnings
 
@@ -183,13 +184,16 @@ class EncodedRows:
     def cut_warnings(self, reader: Reader, setting: str = "max_length") -> list[str]:
         """A warning for each task in which the reader truncates more than a few per cent of the rows.
 
+        For `span` tasks, warnings about questions and answers that are too long.
+
         Args:
             setting: the name of the setting that limits the number of tokens.
         """
-        warnings = []
+        warnings, tasks = [], {part.task.name: part.task for part in self.data.parts}
         per = " per text" if reader.input_format == "separate" else ""
         for name, rows in self.train(reader).items():
             if rows.windows is not None:
+                warnings += span_length_warnings(tasks[name], rows, reader.tokeniser)
                 continue
             if (share := float(reader.for_task(name).is_truncated(rows.texts).mean())) > MAX_TRUNCATED_SHARE:
                 most = f"{reader.max_length:,} tokens{per}"

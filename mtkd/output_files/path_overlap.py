@@ -143,4 +143,4 @@ def _holds_rows(out: PurePosixPath) -> bool:
     """True for an existing file of rows or of plain text."""
     from tasks.data.file_readers import suffix_of
 
-    return Path(out).is_file() and suffix_of(Path(out)) is not None
+    return Path(out).is_file() and suffix_of(Path(out)) not in (None, ".json")

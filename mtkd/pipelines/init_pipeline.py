@@ -74,6 +74,7 @@ class InitResult:
             "text": ", ".join(task.columns),
             "label": task.label,
             "labels": f"{len(task.labels)}: {shorten(task.labels)}" if task.labels else "",
+            "answers": "a question may have no answer" if task.unanswerable else "",
             "range": "{:g} to {:g}".format(*task.range) if task.range else "",
             "rows": ", ".join(f"{split} {count:,}" for split, count in self.rows.items()),
             "length": f"at most {self.max_length} tokens per row",
@@ -112,8 +113,8 @@ def init_pipeline(
     """Look at data, and write a task file and a pipeline (`run_pipeline`) to start from.
 
     Args:
-        data: CSV, TSV, JSONL or parquet files, whose names say which split they hold (such as dev.csv); or a
-            data set on the hub, as NAME or NAME:CONFIGURATION.
+        data: CSV, TSV, JSONL, JSON or parquet files, whose names say which split they hold (such as dev.csv);
+            or a data set on the hub, as NAME or NAME:CONFIGURATION.
         out: the directory to write to.
         name: the name of the task; by default that of the data, such as `reviews`, or `rte-own` if there is
             a built-in task `rte`.

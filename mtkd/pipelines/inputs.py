@@ -155,7 +155,12 @@ def _task_files(step: Step, names: Iterable[str]) -> Iterator[Path]:
 def _data_files(root: Path, tasks: Iterable[Task]) -> list[Path]:
     """The data files of some tasks in a directory, at most three levels deep; without tasks, all."""
     names = {_normalised(name) for task in tasks for name in (*known_as(task), task.trained_on or task.name)}
-    files = [file for pattern in ("*/*", "*/*/*") for file in root.glob(pattern) if suffix_of(file)]
+    files = [
+        file
+        for pattern in ("*/*", "*/*/*")
+        for file in root.glob(pattern)
+        if suffix_of(file) not in (None, ".json")
+    ]
     return [
         file
         for file in files

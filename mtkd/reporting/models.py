@@ -105,14 +105,17 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
         reference: the directory of a run of the model that the others are compared with.
 
     Raises:
-        UserError: there is no run, or a run is unfinished or cannot be read.
+        UserError: there is no finished run, a run that is named is unfinished, or one cannot be read.
     """
     directories = run_directories(paths)
     grid_files = sorted({file.resolve() for path in paths for file in path.rglob(GRID_FILE)})
-    directories = _finished(directories, [file.parent for file in grid_files])
+    directories = _finished(directories, paths)
     where = shorten(map(str, paths))
     if not directories:
-        raise UserError(f"no run in {where} is finished", hint="run mtkd compare again, which resumes them")
+        raise UserError(
+            f"no run in {where} is finished",
+            hint="run their commands (or mtkd compare) again, which resumes them",
+        )
     root = Path(os.path.commonpath([path.parent for path in directories]))
     runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
     grids = [_read_grid(file) for file in grid_files]
@@ -139,13 +142,13 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     return Gathered(grids[0].title if alone else None, runs, models, chosen, timed)
 
 
-def _finished(directories: Sequence[Path], grids: Sequence[Path]) -> list[Path]:
-    """The directories without unfinished runs of grids (`mtkd compare` lists them); warns of these."""
+def _finished(directories: Sequence[Path], paths: Sequence[Path]) -> list[Path]:
+    """The directories without unfinished runs, unless these are among the given `paths`; warns of them."""
+    named = {path.resolve() for path in paths}
     unfinished = [
         path
         for path in directories
-        if any(path.is_relative_to(grid) for grid in grids)
-        and read_run_record(path / RUN_FILE).get("status") != "finished"
+        if path not in named and read_run_record(path / RUN_FILE).get("status") != "finished"
     ]
     for path in unfinished:
         warnings.warn(f"the run in {path} is not finished, so it is left out", MtkdWarning, stacklevel=2)

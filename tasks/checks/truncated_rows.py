@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks.checks.span_lengths import truncated_questions
 from tasks.common.errors import counted, warn_caller
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.reader import Reader
@@ -14,8 +15,11 @@ class TruncatedRows:
         self._count, self._most = 0, ""
 
     def add(self, reader: Reader, encoded: Encoded) -> None:
-        """Count the truncated ones of some rows; long contexts that are read in windows are not truncated."""
-        if encoded.windows is None:
+        """Count the truncated ones of some rows; of rows that are read in windows, only questions can be."""
+        if encoded.windows is not None:
+            self._count += truncated_questions(encoded, reader.tokeniser)
+            self._most = f"{encoded.windows.question} tokens in the question"
+        else:
             self._count += int(reader.is_truncated(encoded.texts).sum())
             per = " per text" if reader.input_format == "separate" else ""
             self._most = f"{reader.max_length:,} tokens{per}"

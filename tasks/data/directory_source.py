@@ -16,7 +16,7 @@ from tasks.data.missing_data import similar_split
 from tasks.data.sources import DataSource, ReadBatches, ReadSplit, at_once, known_as, read_all_batches
 from tasks.task import UNLABELLED, Task
 
-_SUFFIXES = tuple(suffix for suffix in READERS if suffix not in (".tsv", ".txt"))
+_SUFFIXES = tuple(suffix for suffix in READERS if suffix not in (".tsv", ".txt", ".json"))
 
 
 class DirectorySource(DataSource):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,13 @@ from tasks.common.errors import UserError, did_you_mean
 from tasks.common.reading import not_regular
 from tasks.data.parquet_files import parquet_batches, read_parquet
 from tasks.data.raw_table import RawTable, UnreadableLine, check_header, is_utf8_text, make_table
-from tasks.data.text_lines import STANDARD, delimiter_of, display_name, repeated_key, text_lines
+from tasks.data.text_lines import STANDARD, delimiter_of, display_name, open_bytes, repeated_key, text_lines
 
 BATCH_ROWS = 50_000  # rows read at once
 _MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
+_MAX_JSON_BYTES = 1 << 30  # of a JSON file that is read as a whole
+_JSON_FORMATS = "an array of objects, or the format of SQuAD's releases; one object per line is .jsonl"
+_ANSWER = ("text", "answer_start")
 
 
 class _Collected:
@@ -45,7 +47,7 @@ class _Collected:
         width = len(self.names or [])
         if any(len(row) < width for row in self._rows):
             self._rows = [[*row, *[None] * (width - len(row))] for row in self._rows]
-        table = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
+        table = make_table(self.path, self.names or [], self._rows_of_table(), self._lines, self.bad)
         if self.size is not None:
             table = replace(table, rows=self._rows)
         self._rows = []
@@ -54,10 +56,30 @@ class _Collected:
         self.tables += 1
         return table
 
+    def _rows_of_table(self) -> list[Sequence[Any]]:
+        """The rows; lists of answers, as in SQuAD's releases, become two lists, of texts and of starts."""
+        if "answers" not in (self.names or []):
+            return self._rows
+        column = (self.names or []).index("answers")
+        if not any(row[column] and _is_answers(row[column]) for row in self._rows):
+            return self._rows
+        rows = [list(row) for row in self._rows]
+        for row in rows:
+            if _is_answers(value := row[column]):
+                row[column] = {key: [answer[key] for answer in value] for key in _ANSWER}
+        return list(rows)
+
     def rest(self) -> Iterator[RawTable]:
         """The table of the last rows; an empty one only if the file has no rows at all."""
         if self._rows or self.bad or not self.tables:
             yield self.table()
+
+
+def _is_answers(value: Any) -> bool:
+    """True for a list of answers {"text": ..., "answer_start": ...}, which may be empty."""
+    return isinstance(value, list) and all(
+        isinstance(part, dict) and set(_ANSWER) <= part.keys() for part in value
+    )
 
 
 def _delimited_batches(collected: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
@@ -185,11 +207,60 @@ def _txt_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator
     yield from collected.rest()
 
 
+def _json_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read an array of JSON objects, or a file in the format of SQuAD's releases, as a whole.
+
+    Such a file becomes one row per question, with the columns id, title, context, question and answers.
+    """
+    collected = _Collected(path, size)
+    with open_bytes(path) as handle:
+        content = handle.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise UserError(
+            f"{path} has more than {_MAX_JSON_BYTES:,} bytes",
+            expected="a smaller file, or one JSON object per line (.jsonl)",
+        )
+    try:
+        records = from_json(content.removeprefix(b"\xef\xbb\xbf"))
+        if isinstance(records, dict) and isinstance(records.get("data"), list):
+            records = list(_squad_rows(records["data"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"{path} cannot be read as JSON: {reason}", expected=_JSON_FORMATS) from error
+    if not isinstance(records, list):
+        raise UserError(f"{path} does not hold a list of rows", expected=_JSON_FORMATS)
+    names: dict[str, None] = {}
+    for number, record in enumerate(records, start=1):
+        if problem := _fields_problem(record, names, texts):
+            raise UserError(f"{path}, row {number}: {problem}", expected=_JSON_FORMATS)
+        names.update(dict.fromkeys(record))
+        collected.names = list(names)
+        if collected.add([record.get(name) for name in names], number):
+            yield replace(collected.table(), lines=None, first=number - (size or 0))
+    for table in collected.rest():
+        yield replace(table, lines=None, first=len(records) - table.table.num_rows)
+
+
+def _squad_rows(articles: list[Any]) -> Iterator[dict[str, Any]]:
+    """The questions of a file in the format of SQuAD 1.1 or 2.0."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                yield {
+                    "id": question["id"],
+                    "title": article.get("title", ""),
+                    "context": paragraph["context"],
+                    "question": question["question"],
+                    "answers": question.get("answers", []),
+                }
+
+
 _Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
 READERS: dict[str, _Batches] = {
     ".parquet": parquet_batches,
     ".jsonl": _jsonl_batches,
     ".json-lines": _jsonl_batches,
+    ".json": _json_batches,
     ".csv": _csv_batches,
     ".tsv": _tsv_batches,
     ".txt": _txt_batches,
@@ -210,22 +281,11 @@ def _format(path: Path) -> str:
     if problem := not_regular(path):
         raise UserError(f"{path} {problem}", expected="a file of rows")
     kind = path.suffix or path.name
-    hint = None
-    if path.name.lower().endswith(".json"):
-        code = f"import json; [print(json.dumps(row)) for row in json.load(open({json.dumps(str(path))}))]"
-        lines = shlex.quote(str(path.with_suffix(".jsonl")))
-        hint = (
-            "write one JSON object per line. For an array of objects: "
-            f"python -c {shlex.quote(code)} > {lines}"
-        )
-    elif path.name.lower().endswith(".json.gz"):
-        hint = "write one JSON object per line, into a file whose name ends in .jsonl.gz"
-    similar = "" if hint else did_you_mean(kind, list(READERS))
+    similar = did_you_mean(kind, list(READERS))
     raise UserError(
         f"{path}: unknown kind of data file {kind!r}{similar}",
-        expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), .txt (one text per line), "
-        "also with .gz; or .parquet",
-        hint=hint,
+        expected=".csv, .tsv, .jsonl or .json-lines (one JSON object per line), .json (an array of objects), "
+        ".txt (one text per line), also with .gz; or .parquet",
     )
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.token_layout import Layout
 
-MAX_ANSWER_TOKENS = 30  # maximum tokens of an answer
 _CHUNK = 256  # windows decoded at once
 
 
@@ -50,10 +49,12 @@ class SpanAnswers:
         ]
 
 
-def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: int = 1) -> SpanAnswers:
+def decode_spans(
+    encoded: Encoded, logits: np.ndarray, layout: Layout, max_tokens: int, n_best: int = 1
+) -> SpanAnswers:
     """Decode the best answers of the rows that the windows were cut from.
 
-    A span lies inside the context and has at most MAX_ANSWER_TOKENS tokens. Its score is the sum of its start
+    A span lies inside the context and has at most `max_tokens` tokens. Its score is the sum of its start
     and end logits. The answers of a row are the best spans of all its windows, each text once (BERT, Devlin
     et al. 2019, section 4.3).
 
@@ -61,6 +62,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
         encoded: all windows.
         logits: (w, 2, L) of starts and ends.
         layout: how the tokeniser joins two texts.
+        max_tokens: maximum number of tokens of an answer.
         n_best: number of spans per row.
     """
     windows, offsets = encoded.windows, encoded.char_offsets
@@ -68,7 +70,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
     by_row: list[list[SpanCandidate]] = [[] for _ in range(len(windows.whole_rows))]
     texts = windows.whole_rows.texts[1].to_pylist()
-    scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, n_best)
+    scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, max_tokens, n_best)
     starts, ends = offsets
     for window, (row, begin) in enumerate(zip(windows.row.tolist(), windows.begin.tolist(), strict=True)):
         for score, first, last in zip(scores[window], firsts[window], lasts[window], strict=True):
@@ -91,7 +93,7 @@ def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:
 
 
 def _top_spans(
-    logits: np.ndarray, before: np.ndarray, sizes: np.ndarray, n_best: int
+    logits: np.ndarray, before: np.ndarray, sizes: np.ndarray, max_tokens: int, n_best: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(w, n_best) score, first and last context token of each window's best spans; score -inf = no span."""
     scores = np.full((len(logits), n_best), -np.inf, np.float32)
@@ -106,15 +108,15 @@ def _top_spans(
         first, last = (
             np.where(inside, np.take_along_axis(values[:, k], positions, 1), -np.inf) for k in (0, 1)
         )
-        padded = np.pad(last, ((0, 0), (0, MAX_ANSWER_TOKENS - 1)), constant_values=-np.inf)
-        ends = np.lib.stride_tricks.sliding_window_view(padded, MAX_ANSWER_TOKENS, 1)
-        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * MAX_ANSWER_TOKENS)
+        padded = np.pad(last, ((0, 0), (0, max_tokens - 1)), constant_values=-np.inf)
+        ends = np.lib.stride_tricks.sliding_window_view(padded, max_tokens, 1)
+        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * max_tokens)
         count = min(n_best, sums.shape[1])
         best = np.argpartition(-sums, count - 1, 1)[:, :count]
         best_sums = np.take_along_axis(sums, best, 1)
         order = np.argsort(-best_sums, 1, kind="stable")
         best = np.take_along_axis(best, order, 1)
         scores[chunk, :count] = np.take_along_axis(best_sums, order, 1)
-        firsts[chunk, :count] = best // MAX_ANSWER_TOKENS
-        lasts[chunk, :count] = best // MAX_ANSWER_TOKENS + best % MAX_ANSWER_TOKENS
+        firsts[chunk, :count] = best // max_tokens
+        lasts[chunk, :count] = best // max_tokens + best % max_tokens
     return scores, firsts, lasts

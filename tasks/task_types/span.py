@@ -35,7 +35,7 @@ class Span(TaskType):
 
     metrics: ClassVar[Metrics] = {"exact_match": exact_match, "f1": token_f1}
     default_metrics = ("exact_match", "f1")
-    fields = ("unanswerable", "languages")
+    fields = ("unanswerable", "max_answer_tokens", "languages")
     baseline = "always answering that there is no answer"
     predicts_spans = True
     outputs = "spans of a text"
@@ -66,8 +66,10 @@ class Span(TaskType):
         return None
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
-        some = int((labels.values == 1).sum())
-        return [("answer", some), ("no answer", len(labels.values) - some)]
+        invalid = {problem.row for problem in labels.problems if problem.column == task.label}
+        values = np.delete(labels.values, sorted(invalid))
+        some = int((values == 1).sum())
+        return [("answer", some), ("no answer", len(values) - some)]
 
     def n_outputs(self, task: Task) -> int:
         """Two: start and end."""
@@ -127,7 +129,10 @@ class Span(TaskType):
                 f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
                 hint="score a labelled split; use `mtkd.predict` for unlabelled rows",
             )
-        answers, language = decode_spans(encoded, logits, layout), task.language(split)
+        answers, language = (
+            decode_spans(encoded, logits, layout, task.max_answer_tokens),
+            task.language(split),
+        )
         golds = gold_answers(whole_rows.answers, language)
         if task.unanswerable and threshold is None:
             pairs = [(*pair, language) for pair in zip(answers.texts(None), golds, strict=True)]
@@ -158,7 +163,7 @@ class Span(TaskType):
         """The answer ("" = none), its `start` (character offset), `score`, `no_answer_score` and `n_best`."""
         from tasks.scoring.span_answers import decode_spans
 
-        answers = decode_spans(encoded, logits, layout, N_BEST)
+        answers = decode_spans(encoded, logits, layout, task.max_answer_tokens, N_BEST)
         if task.unanswerable and threshold is None:
             threshold = 0.0
         for text, candidates, null in zip(

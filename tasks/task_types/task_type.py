@@ -41,7 +41,7 @@ class TaskType(ABC):
         metrics: name -> function of `tasks.scoring.metrics.Predictions`.
         default_metrics: the metrics of a task that names none.
         fields: which of the type-specific keys of a task's TOML file apply (`labels`, `range`, `group`,
-            `positive`, `unanswerable`, `languages`).
+            `positive`, `unanswerable`, `max_answer_tokens`, `languages`).
         has_head: False if models have no head for such tasks, as for plain text.
         predicts_spans: True if an answer is a span of the second text. Rows are then read in windows, and the
             head maps token vectors to the logits (B, 2, L) of starts and ends.

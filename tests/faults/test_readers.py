@@ -32,6 +32,10 @@ from tasks.task_file import load_task
 ROWS = [{"text": f"row {number}", "label": "ab"[number % 2]} for number in range(5)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 ANSWER = b'{"question": "a", "text": "Who?", "input_tokens": 3, "output_tokens": 2}\n'
+PARAGRAPH = {
+    "context": "a b",
+    "qas": [{"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}],
+}
 INSERTED = [b'"', b"\0", b"\xff", b"[", b"{}", b"null", b"\n", b"9" * 400, b"\\ud800"]
 
 
@@ -54,6 +58,8 @@ READERS: list[tuple[str, Content, Callable[[Path], Any]]] = [
     ("x.csv", lambda inputs: b'text,label\n"a, b",x\nc,y\n' * 3, lambda path: read_file(path, ["text"])),
     ("x.tsv", lambda inputs: b"text\tlabel\na\tx\n" * 3, lambda path: read_file(path, ["text"])),
     ("x.jsonl", lambda inputs: LINES, lambda path: read_file(path, ["text"])),
+    ("x.json", lambda inputs: json.dumps({"data": [{"paragraphs": [PARAGRAPH] * 2}]}).encode(), lambda path: read_file(path, ())),
+    ("x.txt", lambda inputs: b"a line\nanother\n", lambda path: read_file(path, ["text"])),
     ("x.jsonl.gz", lambda inputs: gzip.compress(LINES, mtime=0), lambda path: read_file(path, ["text"])),
     ("x.parquet", _parquet, lambda path: read_file(path, ["text"])),
     ("x.txt", lambda inputs: b"a line\nanother\n", lambda path: list(TextFiles.open(path).placed())),

@@ -55,7 +55,7 @@ class FilterSettings:
     max_copied: _Fraction = 0.9
     round_trip: bool = True
     any_form: bool = False
-    unanswerable: float = 0.33
+    unanswerable: float = 0.0
     labels: bool = False
     seed: Seed = 0
     shard_rows: PositiveInt = 10_000

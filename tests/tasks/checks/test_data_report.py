@@ -98,7 +98,8 @@ def test_the_report_of_span_tasks(tmp_path: Path) -> None:
         ("row 3", "id"),
         ("rquet", "answers"),
     ]
-    assert [(count.label, count.rows) for count in train.balance] == [("answer", 3), ("no answer", 1)]
+    assert [(count.label, count.rows) for count in train.balance] == [("answer", 1), ("no answer", 1)]
+    assert train.invalid == 2
     assert train.problems[-1].message.startswith("1 row has no answer, but the task is not `unanswerable`")
     task = dataclasses.replace(TASKS["squad"], unanswerable=True)
     (train,) = report_on(open_data(str(tmp_path)), [task]).splits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.checks.span_lengths import span_length_warnings
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.rows import ANSWERS, Rows, answered
 from tasks.data.sources import open_data
 from tasks.glue import TASKS
-from tasks.scoring.span_answers import MAX_ANSWER_TOKENS, decode_spans
+from tasks.scoring.span_answers import decode_spans
 from tasks.scoring.squad import (
     best_threshold,
     exact_match,
@@ -139,6 +141,27 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
     assert not np.isnan(encoded.labels).any()
 
 
+def test_answers_and_questions_that_are_too_long_give_warnings(minilm: Tokeniser) -> None:
+    context = "one two three four five six seven eight nine ten"
+    long_question = "why " * 100
+    rows = examples(("q", context, "two three four", 4), (long_question, context, "nine", 39))
+    encoded = Encoded.encode(cut_windows(rows, minilm, 96, 8), minilm)
+    task = replace(TASKS["squad"], max_answer_tokens=2)
+    long_answer, cut = span_length_warnings(task, encoded, minilm)
+    assert (
+        long_answer.startswith("1 answer of squad has more than 2 tokens")
+        and "max_answer_tokens" in long_answer
+    )
+    assert cut.startswith("1 question of squad has more than 46 tokens")
+    assert span_length_warnings(TASKS["squad"], encoded, minilm) == [cut]
+    logits = np.zeros((len(encoded), 2, 96), np.float32)
+    tokens = np.flatnonzero(encoded.windows.row == 0)  # the first row: logits of its answer
+    logits[tokens, 0, int(encoded.labels[0, 0])] = logits[tokens, 1, int(encoded.labels[0, 1])] = 9
+    layout = minilm.layout(2)
+    found = [decode_spans(encoded, logits, layout, most).candidates[0][0].text for most in (2, 3)]
+    assert found[1] == "two three four" and len(found[0].split()) <= 2
+
+
 def test_encoders_that_read_texts_separately_are_rejected(minilm: Tokeniser) -> None:
     with pytest.raises(UserError, match="question and the context separately"):
         Reader(minilm, "separate", 32).rows(examples(("q", "c", "c", 0)))
@@ -148,7 +171,7 @@ def naive_best(first: np.ndarray, last: np.ndarray, inside: np.ndarray) -> list[
     spans = [
         (float(first[i] + last[j]), i, j)
         for i in np.flatnonzero(inside)
-        for j in range(i, min(i + MAX_ANSWER_TOKENS, len(last)))
+        for j in range(i, min(i + 30, len(last)))
         if inside[j]
     ]
     return sorted(spans, reverse=True)
@@ -162,7 +185,7 @@ def test_decoding_matches_a_naive_search(minilm: Tokeniser) -> None:
     batch = Collator(reader)(encoded, np.arange(len(rows)))
     mask, ends = batch.inputs.joined.mask.numpy(), batch.inputs.joined.ends.numpy()
     logits = np.random.default_rng(0).normal(size=(len(rows), 2, mask.shape[1])).astype(np.float32)
-    found = decode_spans(encoded, logits, minilm.layout(2), n_best=5)
+    found = decode_spans(encoded, logits, minilm.layout(2), 30, n_best=5)
     starts, stops = encoded.char_offsets or ()
     for example in range(2):
         pool = {}
@@ -269,7 +292,7 @@ def test_real_answers_are_recovered_from_their_tokens(minilm: Tokeniser) -> None
     known = np.flatnonzero(encoded.labels[:, 0] > 0)
     for side in (0, 1):
         logits[known, side, encoded.labels[known, side].astype(int)] = 10
-    found = decode_spans(encoded, logits, minilm.layout(2))
+    found = decode_spans(encoded, logits, minilm.layout(2), 30)
     assert rows.answers is not None
     scores = score_texts(found.texts(None), gold_answers(rows.answers), None)
     # The rest are parts of words ("10" of "10th"), and answers of more than 30 tokens.

@@ -26,6 +26,8 @@ from augment.questions.filtering.filter_shard import FilterSettings
 from augment.questions.filtering.heuristics import Reason, Seen, copied_share, is_question
 from augment.questions.filtering.unanswerable import Rejection, UnanswerableMethod
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
+from mtkd.api.question_filtering import usual_unanswerable
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.output_files.distributed import ProcessGroup
 from mtkd.output_files.sharded_output import DIGEST
 from mtkd.output_files.worker_pools import Workers
@@ -41,11 +43,14 @@ from tasks.data.corpus_reader import (
     corpus_rows,
     read_corpus,
 )
+from tasks.glue import TASKS
 from tasks.scoring.answers import Answer
 
 ROOT = Path(__file__).resolve().parents[4]
 NOTHING = Answer("", -1, 0.5, 4.0)
-SETTINGS = FilterSettings(shard_rows=32)  # two articles of four paragraphs of four questions
+SETTINGS = FilterSettings(
+    shard_rows=32, unanswerable=0.33
+)  # two articles of four paragraphs of four questions
 
 
 @dataclass
@@ -371,6 +376,17 @@ def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_only_teachers_that_give_no_answer_get_unanswerable_questions(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    for name, share in (("squad", 0.0), ("squad_v2", 0.33)):
+        model = MultiTaskModel.without_heads(str(tiny_encoder), None)
+        model.set_tasks([TASKS[name]])
+        model.save(tmp_path / name)
+        assert usual_unanswerable(tmp_path / name) == share
+    assert usual_unanswerable(tmp_path / "missing") == 0
+
+
 def test_the_filter_command(mtkd: Callable, teacher, corpus, tmp_path):
     words = (
         "augment",
@@ -383,10 +399,10 @@ def test_the_filter_command(mtkd: Callable, teacher, corpus, tmp_path):
         "--out",
         tmp_path / "c",
     )
-    answered = mtkd(*words, "--labels", "--shard-rows", 32)
+    answered = mtkd(*words, "--labels", "--shard-rows", 32, "--unanswerable", 0.33)
     assert answered.code == 0, answered.err
     assert "repeated from another paragraph" in answered.out and "252 questions in" in answered.err
-    answered = mtkd(*words, "--labels", "--shard-rows", 32, "--json", "--quiet")
+    answered = mtkd(*words, "--labels", "--shard-rows", 32, "--unanswerable", 0.33, "--json", "--quiet")
     assert json.loads(answered.out)["made"].keys() == {"other", "removed"} and answered.err == ""
     short = mtkd(*words, "--overwrite", "--unanswerable", 0.9)
     assert short.code == 0 and "WARNING" in short.err and "not 90.0%" in short.err
