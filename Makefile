@@ -9,7 +9,7 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1))
 .NOTPARALLEL:
 
 help:
-	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (2 to 10 minutes on 2 cores)'
+	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (1 to 5 minutes on 2 cores, after the installation)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest, without the slow tests'
 	@echo 'make test-all the same with the slow tests; CI runs this'
 	@echo 'make faults   kill every command at every change that it makes to the disk, try wrong inputs and flipped bits (hours)'
