@@ -28,7 +28,7 @@ Term = TermSettings | LossTerm  # the settings of a term, or a ready-made term
 
 _HINTS: Hints = {
     (AttributeError, TypeError, KeyError, AssertionError): "declare every output that it reads, such as "
-    "`student_need = mtkd.OutputSpec(pooled=True)`",
+    "`student_need = mtkd.OutputSpec(pooled=True)`; a student of your own must return what its `spec` offers",
     (RuntimeError,): "check the widths of both models",
 }
 

@@ -20,7 +20,7 @@ from tasks.data.text_lines import STANDARD, delimiter_of, display_name, open_byt
 
 BATCH_ROWS = 50_000  # rows read at once
 _MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
-_MAX_JSON_BYTES = 1 << 30  # of a JSON file that is read as a whole
+_MAX_JSON_BYTES = 1 << 28  # of a JSON file that is read as a whole
 _JSON_FORMATS = "an array of objects, or the format of SQuAD's releases; one object per line is .jsonl"
 _ANSWER = ("text", "answer_start")
 
