@@ -163,8 +163,9 @@ class Task(Record):
         return split in self.test or self.has_soft_labels(split)
 
     def to_json(self) -> dict[str, Any]:
-        """The task as plain JSON values, without an empty `map`: digests of runs are older than that key."""
-        return {key: value for key, value in asdict(self).items() if key != "map" or value}
+        """The task as plain JSON values, without some keys at their default: digests are older than these."""
+        newer = {"map": {}, "max_answer_tokens": 30}
+        return {k: v for k, v in asdict(self).items() if k not in newer or v != newer[k]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Task:

@@ -85,8 +85,8 @@ def usual_unanswerable(teacher: Path) -> float:
     """The share of unanswerable questions in a filtered corpus, unless the user gives one."""
     from mtkd.models.saved_model import is_saved_model, read_saved
 
-    can_be_silent = is_saved_model(teacher) and any(task.unanswerable for task in read_saved(teacher).tasks)
-    return 0.33 if can_be_silent else 0.0
+    gives_no_answer = is_saved_model(teacher) and any(task.unanswerable for task in read_saved(teacher).tasks)
+    return 0.33 if gives_no_answer else 0.0
 
 
 def load_answerer(directory: Path, device: Device | None = None) -> Answerer:

@@ -75,19 +75,18 @@ def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     Under torchrun or `accelerate launch`, the work is also sharded across processes.
     """
     from mtkd.api import augmentation
-    from mtkd.api.question_filtering import usual_unanswerable
     from mtkd.output_files.distributed import join_process_group
 
     if options["unanswerable"] is None:
-        options["unanswerable"] = usual_unanswerable(options["teacher"])
+        del options["unanswerable"]
     filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
     if join_process_group().is_main:
-        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, options["unanswerable"], out))
+        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, out))
 
 
-def _draw(filtered: Filtered, requested: float, out: Path) -> None:
+def _draw(filtered: Filtered, out: Path) -> None:
     table(("outcome", "questions", "share"), filtered.tally.lines())
-    share = filtered.tally.unanswerable
+    share, requested = filtered.tally.unanswerable, filtered.requested
     if share < requested - _TOLERATED_SHORTFALL:
         warn(f"{share:.1%} of the rows have no answer, not {requested:.1%}: the teacher answers the others")
     say_written(filtered.tally.rows, "questions", out, filtered.kept)

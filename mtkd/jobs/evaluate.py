@@ -199,15 +199,16 @@ def _clipped_warning(task: Task, split: str, logits: np.ndarray) -> list[str]:
     Args:
         logits: (n, 1) float32 for tasks with scores.
     """
-    if task.type.outputs != "scores" or task.range is None:
+    if task.type.outputs != "scores" or task.range is None or not len(logits):
         return []
     low, high = task.range
-    share = float(np.mean((logits < low) | (logits > high)))
+    margin = 0.1 * (high - low)
+    share = float(np.mean((logits < low - margin) | (logits > high + margin)))
     if share <= _MAX_CLIPPED_SHARE:
         return []
     return [
-        f"{share:.0%} of the model's outputs for {task.name}/{split} are outside the task's range, {low:g} "
-        f"to {high:g}, and are clipped: they are {logits.min():.3g} to {logits.max():.3g}. If the model "
+        f"{share:.0%} of the model's outputs for {task.name}/{split} are far outside the task's range, "
+        f"{low:g} to {high:g}, and are clipped: they are {logits.min():.3g} to {logits.max():.3g}. If the model "
         "predicts on another scale, give the task that range, and convert the labels"
     ]
 

@@ -101,7 +101,9 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         )
     values = _read(name)
     values.pop("command")
-    for key, value in dotted(_table(values, "per_task", task)).items():
+    of_task = dotted(_table(values, "per_task", task))
+    _drop_settings_of_replaced_losses(values, of_task)
+    for key, value in of_task.items():
         assign_setting(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
@@ -111,12 +113,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         section, _, setting = key.partition(".")
         for stage in _table(values, "stages") if section == "train" else ():
             _table(values, "stages", stage, "train").pop(setting, None)
-    for key, value in overrides.items():
-        section, _, rest = key.partition(".")
-        if section == "terms" and rest.endswith(".loss"):
-            term = _table(values, "terms", name := rest.removesuffix(".loss"))
-            if term:
-                values["terms"][name] = _for_loss(term, value)
+    _drop_settings_of_replaced_losses(values, overrides)
     for key, value in overrides.items():
         if value != {} or not _table(values, *key.split(".")):  # an empty table changes nothing
             assign_setting(values, key, value)
@@ -124,6 +121,15 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     if student := getattr(settings, "student", None):
         _refuse_other_kinds(student, overrides)
     return settings
+
+
+def _drop_settings_of_replaced_losses(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Remove the settings of terms that the losses in `changes` (dotted key -> value) do not have."""
+    for key, value in changes.items():
+        section, _, rest = key.partition(".")
+        name = rest.removesuffix(".loss")
+        if section == "terms" and name != rest and (term := _table(values, "terms", name)):
+            values["terms"][name] = _for_loss(term, value)
 
 
 def _refuse_other_kinds(student: StudentSettings, overrides: Mapping[str, Any]) -> None:
@@ -225,7 +231,7 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_loss(table: dict[str, Any], loss: Any) -> dict[str, Any]:
-    """The settings of a term that another loss has, too; other tables are returned unchanged."""
+    """The settings of a term that the loss `loss` has, too; unchanged if that is its loss, or unknown."""
     if loss is None or loss == table.get("loss"):
         return table
     settings = find_settings({"loss": loss})

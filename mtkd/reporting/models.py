@@ -114,7 +114,7 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     if not directories:
         raise UserError(
             f"no run in {where} is finished",
-            hint="run their commands (or mtkd compare) again, which resumes them",
+            hint="run the command of a run (or mtkd compare) again to resume it",
         )
     root = Path(os.path.commonpath([path.parent for path in directories]))
     runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
@@ -143,7 +143,7 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
 
 
 def _finished(directories: Sequence[Path], paths: Sequence[Path]) -> list[Path]:
-    """The directories without unfinished runs, unless these are among the given `paths`; warns of them."""
+    """Leave out unfinished runs, with a warning, except those that are named in `paths`."""
     named = {path.resolve() for path in paths}
     unfinished = [
         path

@@ -26,12 +26,12 @@ def span_length_warnings(task: Task, encoded: Encoded, tokeniser: Tokeniser) -> 
     if n_long := len(np.unique(encoded.windows.row[is_long])):
         warnings.append(
             f"{counted(n_long, 'answer')} of {task.name} {_has(n_long)} more than {task.max_answer_tokens} "
-            "tokens, so they can never be predicted: increase `max_answer_tokens` in the task file"
+            "tokens, so they are never predicted in full: raise `max_answer_tokens` of the task"
         )
     if n_cut := truncated_questions(encoded, tokeniser):
         warnings.append(
             f"{counted(n_cut, 'question')} of {task.name} {_has(n_cut)} more than {encoded.windows.question} "
-            "tokens: the model does not read the rest"
+            "tokens; the rest is cut off"
         )
     return warnings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ BATCH_ROWS = 50_000  # rows read at once
 _MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
 _MAX_JSON_BYTES = 1 << 28  # of a JSON file that is read as a whole
 _JSON_FORMATS = "an array of objects, or the format of SQuAD's releases; one object per line is .jsonl"
-_ANSWER = ("text", "answer_start")
 
 
 class _Collected:
@@ -35,6 +34,7 @@ class _Collected:
         self.tables = 0
         self._rows: list[Sequence[Any]] = []
         self._lines: list[int] = []
+        self._has_answers = False  # whether a row so far had a list of answers
 
     def add(self, row: Sequence[Any], line: int) -> bool:
         """Add a row; returns True if the table is full."""
@@ -61,13 +61,13 @@ class _Collected:
         if "answers" not in (self.names or []):
             return self._rows
         column = (self.names or []).index("answers")
-        if not any(row[column] and _is_answers(row[column]) for row in self._rows):
+        self._has_answers |= any(row[column] and _is_answers(row[column]) for row in self._rows)
+        if not self._has_answers:
             return self._rows
-        rows = [list(row) for row in self._rows]
-        for row in rows:
-            if _is_answers(value := row[column]):
-                row[column] = {key: [answer[key] for answer in value] for key in _ANSWER}
-        return list(rows)
+        return [
+            [*row[:column], _as_lists(row[column]), *row[column + 1 :]] if _is_answers(row[column]) else row
+            for row in self._rows
+        ]
 
     def rest(self) -> Iterator[RawTable]:
         """The table of the last rows; an empty one only if the file has no rows at all."""
@@ -78,8 +78,13 @@ class _Collected:
 def _is_answers(value: Any) -> bool:
     """True for a list of answers {"text": ..., "answer_start": ...}, which may be empty."""
     return isinstance(value, list) and all(
-        isinstance(part, dict) and set(_ANSWER) <= part.keys() for part in value
+        isinstance(part, dict) and {"text", "answer_start"} <= part.keys() for part in value
     )
+
+
+def _as_lists(answers: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A list of answers as two lists, of texts and of starts."""
+    return {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
 
 
 def _delimited_batches(collected: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
@@ -181,12 +186,12 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
 def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -> str | None:
     """The problem of one JSON line, given the fields of the lines before and the text columns; or None."""
     if isinstance(record, list):
-        return "a JSON list in place of an object with fields; each line must be one row"
+        return "a JSON list in place of an object with fields"
     if not isinstance(record, dict) or not record:
         return "not a JSON object with fields"
     extra = [name for name in record if name not in names]
     if names and len(names) + len(extra) > _MAX_FIELDS:
-        return f"the field {extra[0]!r} is one too many: the lines have more than {_MAX_FIELDS:,} fields"
+        return f"the field {extra[0]!r} is one too many: the rows have more than {_MAX_FIELDS:,} fields"
     for name in texts:
         value = record.get(name)
         if value is not None and not is_utf8_text(value):
@@ -221,18 +226,24 @@ def _json_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterato
             expected="a smaller file, or one JSON object per line (.jsonl)",
         )
     try:
-        records = from_json(content.removeprefix(b"\xef\xbb\xbf"))
+        records = from_json(content.decode(json.detect_encoding(content)))
         if isinstance(records, dict) and isinstance(records.get("data"), list):
-            records = list(_squad_rows(records["data"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{path} cannot be read as JSON: {reason}", expected=_JSON_FORMATS) from error
+            records = records["data"]
+            if any(isinstance(record, dict) and "paragraphs" in record for record in records):
+                records = list(_squad_rows(records))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}", expected=_JSON_FORMATS) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        lacks = f"a part of it lacks {error}" if isinstance(error, KeyError) else "a part has another form"
+        raise UserError(
+            f"{path} does not have the format of SQuAD: {lacks}", expected=_JSON_FORMATS
+        ) from error
     if not isinstance(records, list):
         raise UserError(f"{path} does not hold a list of rows", expected=_JSON_FORMATS)
     names: dict[str, None] = {}
     for number, record in enumerate(records, start=1):
         if problem := _fields_problem(record, names, texts):
-            raise UserError(f"{path}, row {number}: {problem}", expected=_JSON_FORMATS)
+            raise UserError(f"{path}, row {number - 1}: {problem}", expected=_JSON_FORMATS)
         names.update(dict.fromkeys(record))
         collected.names = list(names)
         if collected.add([record.get(name) for name in names], number):
@@ -246,12 +257,13 @@ def _squad_rows(articles: list[Any]) -> Iterator[dict[str, Any]]:
     for article in articles:
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
+                answers = question.get("answers")
                 yield {
                     "id": question["id"],
                     "title": article.get("title", ""),
                     "context": paragraph["context"],
                     "question": question["question"],
-                    "answers": question.get("answers", []),
+                    "answers": None if answers is None else _as_lists(answers),
                 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tasks.tokens.encoding import Encoded
 from tasks.tokens.token_layout import Layout
 
-_CHUNK = 256  # windows decoded at once
+_CHUNK = 256  # windows decoded at once, of answers of at most 30 tokens
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,11 @@ def _top_spans(
     """(w, n_best) score, first and last context token of each window's best spans; score -inf = no span."""
     scores = np.full((len(logits), n_best), -np.inf, np.float32)
     firsts, lasts = np.zeros((2, len(logits), n_best), np.int64)
-    for begin in range(0, len(logits), _CHUNK):
-        chunk = slice(begin, begin + _CHUNK)
+    step = max(1, _CHUNK * 30 // max(30, max_tokens))
+    for begin in range(0, len(logits), step):
+        chunk = slice(begin, begin + step)
         width = max(1, int(sizes[chunk].max(initial=0)))
+        longest = min(max_tokens, width)
         token = np.arange(width)
         inside = token < sizes[chunk, None]
         positions = np.minimum(before[chunk, None] + token, logits.shape[2] - 1)
@@ -108,15 +110,15 @@ def _top_spans(
         first, last = (
             np.where(inside, np.take_along_axis(values[:, k], positions, 1), -np.inf) for k in (0, 1)
         )
-        padded = np.pad(last, ((0, 0), (0, max_tokens - 1)), constant_values=-np.inf)
-        ends = np.lib.stride_tricks.sliding_window_view(padded, max_tokens, 1)
-        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * max_tokens)
+        padded = np.pad(last, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
+        ends = np.lib.stride_tricks.sliding_window_view(padded, longest, 1)
+        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * longest)
         count = min(n_best, sums.shape[1])
         best = np.argpartition(-sums, count - 1, 1)[:, :count]
         best_sums = np.take_along_axis(sums, best, 1)
         order = np.argsort(-best_sums, 1, kind="stable")
         best = np.take_along_axis(best, order, 1)
         scores[chunk, :count] = np.take_along_axis(best_sums, order, 1)
-        firsts[chunk, :count] = best // max_tokens
-        lasts[chunk, :count] = best // max_tokens + best % max_tokens
+        firsts[chunk, :count] = best // longest
+        lasts[chunk, :count] = best // longest + best % longest
     return scores, firsts, lasts

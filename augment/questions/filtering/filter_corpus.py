@@ -72,12 +72,17 @@ class FilterSpec:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A filtered corpus: its manifest, the counts, and how many shards were newly made and how many kept."""
+    """A filtered corpus: its manifest, the counts, and how many shards were newly made and how many kept.
+
+    Attributes:
+        requested: the requested share of unanswerable questions.
+    """
 
     manifest: CorpusManifest
     tally: Tally
     made: int
     kept: int
+    requested: float
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,8 @@ def filter_corpus(
         group.wait()
         if tally.rows == 0:
             raise _nothing_left(tally)
-    return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))
+    kept, requested = len(output.shards) - len(missing), spec.settings.unanswerable
+    return Filtered(read_corpus_manifest(out), tally, len(missing), kept, requested)
 
 
 def _check_texts(spec: FilterSpec, manifest: CorpusManifest) -> _Checked:

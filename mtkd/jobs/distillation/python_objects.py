@@ -35,7 +35,7 @@ Losses = Mapping[str, Term | Mapping[str, Any]] | Sequence[Term | Mapping[str, A
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 _RECORDED_TYPES = (*_PLAIN_TYPES, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
 _MAX_DEPTH = 6  # how far attributes of attributes are followed
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_MODULE_ATTRIBUTES = frozenset([*vars(nn.Module()), "_compiled_call_impl"])
 
 
 def copy_of_student(student: nn.Module) -> nn.Module:
@@ -51,6 +51,12 @@ def parse_losses(losses: Losses) -> dict[str, Term]:
     objects = {name: term for name, term in given.items() if isinstance(term, LossTerm)}
     require_valid_losses(objects.values())
     tables = {name: term for name, term in given.items() if name not in objects}
+    for name, term in tables.items():
+        if isinstance(term, Mapping) and "loss" not in term:
+            raise UserError(
+                f"`losses[{name!r}]` does not name its loss",
+                expected='settings such as {"loss": "logits_mse"}',
+            )
     parsed: dict[str, Term] = validate(_Terms, {"terms": tables}).terms | objects
     terms = {name: parsed[name] for name in given}
     return terms if isinstance(losses, Mapping) else named_losses(list(terms.values()))
@@ -75,7 +81,8 @@ def _deepcopy(name: str, value: Any, memo: dict[int, Any]) -> Any:
     except Exception as error:
         raise UserError(
             f"{name} cannot be copied: {reason_of(error)}",
-            expected="what `copy.deepcopy` can copy, since not the objects themselves are trained",
+            expected="objects that `copy.deepcopy` can copy, because copies are trained",
+            hint="define `__deepcopy__`, or `detach()` tensors that are computed from weights",
         ) from error
 
 

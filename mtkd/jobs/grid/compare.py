@@ -19,7 +19,7 @@ from mtkd.evaluation.differences import (
 )
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
-from mtkd.grids import TEACHER, Bench, Grid
+from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
 from mtkd.jobs.grid.comparison_directory import TABLE_FILE, check_comparison_directory
@@ -125,15 +125,16 @@ def _run_and_collect(
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
-    _write(earlier := _with_earlier_times(table, inputs.out), inputs.out)
-    if not (grid.bench.batches and results.models):
-        return earlier
-    say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
-    for row in rows.values():
-        row.remove_times()
-    _add_times(table, results)
-    _write(table, inputs.out)
-    return table
+    earlier = _with_earlier_times(table, inputs.out)
+    _write(earlier, inputs.out)
+    if grid.bench.batches and results.models:
+        say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
+        if _add_times(table, results):
+            _write(table, inputs.out)
+            return table
+        earlier = replace(earlier, notes=list(dict.fromkeys([*earlier.notes, *table.notes])))
+        _write(earlier, inputs.out)
+    return earlier
 
 
 def _with_earlier_times(table: Table, out: Path) -> Table:
@@ -285,23 +286,39 @@ def _add_differences(grid: Grid, rows: Mapping[str, TableRow], results: _Results
         rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
 
 
-def _add_times(table: Table, results: _Results) -> None:
-    """Time the inference of the cells' models and of a given teacher; or add a note why it is not timed."""
-    rows = {row.name: row for row in table.rows}
+def _add_times(table: Table, results: _Results) -> bool:
+    """Time the inference of the cells' models and of a given teacher; or add a note why it is not timed.
+
+    Returns:
+        False if nothing was timed.
+    """
     with temporary_directory() as folder:
+        if results.teacher:
+            try:
+                given = {TEACHER: timed_directory(results.teacher, folder)}
+                _time_models(table, given | results.models)
+                return True
+            except UserError as error:  # perhaps only the teacher cannot be timed
+                table.notes.append(f"The teacher was not timed: {error.problem}.")
         try:
-            given = {TEACHER: timed_directory(results.teacher, folder)} if results.teacher else {}
-            _time_models(table.grid.bench, given | results.models, rows)
+            _time_models(table, results.models)
+            return True
         except UserError as error:  # the table is still useful
             table.notes.append(f"Inference was not timed: {error.problem}.")
+            return False
 
 
-def _time_models(bench: Bench, models: Mapping[str, Path], rows: Mapping[str, TableRow]) -> None:
+def _time_models(table: Table, models: Mapping[str, Path]) -> None:
     """Time one model of each shape; rows whose models have the same shape get the same time."""
+    bench, timed = table.grid.bench, []
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         for batch in bench.batches:
             settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)
-            for name, result in time_each_shape(models, settings).items():
-                row = rows[name]
-                speed, ms = (row.speed, row.ms) if device == "cpu" else (row.gpu_speed, row.gpu_ms)
-                speed[batch], ms[batch] = result.speed, result.ms
+            timed += [(device, batch, *item) for item in time_each_shape(models, settings).items()]
+    rows = {row.name: row for row in table.rows}
+    for row in rows.values():
+        row.remove_times()
+    for device, batch, name, result in timed:
+        row = rows[name]
+        speed, ms = (row.speed, row.ms) if device == "cpu" else (row.gpu_speed, row.gpu_ms)
+        speed[batch], ms[batch] = result.speed, result.ms

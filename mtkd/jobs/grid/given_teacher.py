@@ -1,4 +1,4 @@
-"""Score and time a teacher that is given to a grid, since no run of the grid does."""
+"""Score and time a teacher that is given to a grid, which no run of the grid scores or times."""
 
 from __future__ import annotations
 

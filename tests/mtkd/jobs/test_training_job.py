@@ -133,6 +133,7 @@ def test_losses_given_as_settings_match_the_recipe(tiny_teacher: Path, tmp_path:
     for losses, message in (
         ([{"loss": "logit_mse"}], "unknown loss of terms.0 'logit_mse' .did you mean 'logits_mse'"),
         ({"a": {"loss": "logits_mse", "reduce": 1}}, "unknown setting 'terms.a.reduce'"),
+        ([{"weight": 1.0}], r"`losses\['0'\]` does not name its loss"),
     ):
         with pytest.raises(UserError, match=message):
             distill(request, settings_of(), str(tiny_teacher), losses=losses)

@@ -125,6 +125,10 @@ def test_tables_of_settings_are_merged_into_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown setting 'terms\.logits\.reduction'"):
         mtkd.show_recipe("layerwise-3", {"terms.logits.loss": "soft_labels", "terms.logits.reduction": "sum"})
 
+    own = tmp_path / "per-task.toml"
+    own.write_text('extends = "layerwise-3"\n[per_task.rte]\n"terms.logits.loss" = "labels"\n')
+    assert load_settings(str(own), "distill", {}, "rte").terms["logits"].loss == "labels"
+
     own = tmp_path / "own.toml"
     own.write_text('extends = "static"\nper_task.rte.train.steps = 3\n')
     assert load_settings(str(own), "distill", {}, "rte").train == recipe.train.model_copy(update={"steps": 3})

@@ -63,15 +63,31 @@ def test_answers_may_be_written_as_in_squad_releases(suffix: str, tmp_path: Path
     assert answers["Where was Anna born?"] == {"text": ["Rome"] * 2, "answer_start": [17] * 2}
 
 
+def test_the_first_batches_may_lack_answers_and_hidden_answers_are_null(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"answers": value}) + "\n" for value in ([ANSWER], [], [], [])))
+    kinds = [part.table.schema.field("answers").type for part in read_batches(file, (), 2)]
+    assert len(kinds) == 2 and all("answer_start" in str(kind) for kind in kinds)
+    hidden = {"context": "c", "qas": [{"id": "x", "question": "q"}]}
+    squad = write(tmp_path / "test.json", {"data": [{"paragraphs": [hidden, PARAGRAPH]}]})
+    assert read_file(squad, ()).table["answers"].to_pylist()[0] is None
+    rows = write(tmp_path / "data.json", {"data": [{"text": "a"}]})
+    rows.write_bytes(b"\xef\xbb\xbf" + rows.read_bytes())
+    assert read_file(rows, ["text"]).table.to_pylist() == [{"text": "a"}]
+    rows.write_bytes(json.dumps([{"text": "b"}]).encode("utf-16"))
+    assert read_file(rows, ["text"]).table.to_pylist() == [{"text": "b"}]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"a": 1}', "does not hold a list of rows"),
         ('[{"a": 1}', "cannot be read as JSON: EOF"),
-        ('{"data": [{"paragraphs": [{"context": "c"}]}]}', "cannot be read as JSON: it lacks 'qas'"),
-        ('{"data": [1]}', "cannot be read as JSON"),
-        ('[{"text": "a"}, 3]', "row 2: not a JSON object with fields"),
-        ('[{"text": 3}]', "row 1: the field 'text' is 3, not text"),
+        ('{"data": [{"paragraphs": [{"context": "c"}]}]}', "format of SQuAD: a part of it lacks 'qas'"),
+        ('{"data": [{"paragraphs": ["c"]}]}', "format of SQuAD: a part has another form"),
+        ('{"data": [1]}', "row 0: not a JSON object with fields"),
+        ('[{"text": "a"}, 3]', "row 1: not a JSON object with fields"),
+        ('[{"text": 3}]', "row 0: the field 'text' is 3, not text"),
         ("[" * 100_000, "cannot be read as JSON"),
     ],
 )

@@ -152,7 +152,7 @@ def test_answers_and_questions_that_are_too_long_give_warnings(minilm: Tokeniser
         long_answer.startswith("1 answer of squad has more than 2 tokens")
         and "max_answer_tokens" in long_answer
     )
-    assert cut.startswith("1 question of squad has more than 46 tokens")
+    assert cut.startswith("1 question of squad has more than 46 tokens;")
     assert span_length_warnings(TASKS["squad"], encoded, minilm) == [cut]
     logits = np.zeros((len(encoded), 2, 96), np.float32)
     tokens = np.flatnonzero(encoded.windows.row == 0)  # the first row: logits of its answer

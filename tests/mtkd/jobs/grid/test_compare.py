@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import click
@@ -28,7 +29,7 @@ from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
 from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
-from mtkd.grids import grid_names, load_grid
+from mtkd.grids import TEACHER, grid_names, load_grid
 from mtkd.jobs.grid import compare as compare_job
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
@@ -44,6 +45,7 @@ from mtkd.jobs.grid.table_row import TableRow
 from mtkd.recipes import load_settings, parse_set
 from mtkd.reporting.models import gather
 from mtkd.reporting.runs import CONTROL, STUDENT
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.interrupts import PARENT
 from tasks.common.errors import UserError
 from tasks.common.records import write_record
@@ -229,6 +231,25 @@ def test_only_models_that_have_not_changed_keep_their_speeds(tmp_path: Path) -> 
     assert keep_speeds(file, {"first": row("first", "x")}) is None
     file.write_text("{}")
     assert keep_speeds(file, rows) is None
+
+
+def test_a_teacher_that_cannot_be_timed_does_not_keep_the_students_from_it(
+    tiny_teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(models: dict[str, Path], settings: object) -> dict[str, SimpleNamespace]:
+        if TEACHER in models or not models["cell"].exists():
+            raise UserError("it cannot be timed")
+        return dict.fromkeys(models, SimpleNamespace(speed=1.0, ms=2.0))
+
+    monkeypatch.setattr(compare_job, "time_each_shape", timed)
+    teacher = TeacherRef.find(str(tiny_teacher), heads=True)
+    grid = load_grid("mkd-table-2", {}, {})
+    for model, done, notes in ((tiny_teacher, True, 1), (Path("missing"), False, 2)):
+        table = Table(grid, ["rte"], [TableRow(TEACHER), TableRow("cell", ms={64: 9.0})], {})
+        results = compare_job._Results(models={"cell": model}, teacher=teacher)
+        assert compare_job._add_times(table, results) == done and len(table.notes) == notes
+        assert table.notes[0] == "The teacher was not timed: it cannot be timed."
+        assert table.rows[1].ms == ({64: 2.0} if done else {64: 9.0}), "earlier times are kept"
 
 
 def _interrupted(*_: object) -> None:
