@@ -208,7 +208,7 @@ def _clipped_warning(task: Task, split: str, logits: np.ndarray) -> list[str]:
         return []
     return [
         f"{share:.0%} of the model's outputs for {task.name}/{split} are far outside the task's range, "
-        f"{low:g} to {high:g}, and are clipped: they are {logits.min():.3g} to {logits.max():.3g}. If the model "
+        f"{low:g} to {high:g}, and are clipped: they are {logits.min():.3g} to {logits.max():.3g}. If it "
         "predicts on another scale, give the task that range, and convert the labels"
     ]
 
