@@ -130,7 +130,7 @@ def few_validation_rows_notes(rows: int) -> list[str]:
         return []
     width = 100 * 1.96 * math.sqrt(0.8 * 0.2 / rows)
     return [
-        f"with {counted(rows, 'validation row')}, an accuracy of 80% is known only to within {width:.0f} "
+        f"with {counted(rows, 'validation row')}, a score of 80% is known only to within {width:.0f} "
         "points, and scores look too good, because the best epoch is chosen on these rows: label more"
     ]
 

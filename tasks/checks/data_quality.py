@@ -17,6 +17,7 @@ from tasks.common.hub_loading import embedded_encoder
 from tasks.data.row_checks import Problem
 from tasks.task import Task
 from tasks.tokens.ragged import RaggedArray
+from tasks.tokens.span_windows import MAX_QUESTION
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -118,7 +119,7 @@ def token_problems(
 ) -> list[Problem]:
     """Warnings for rows that will be truncated, and for text outside the vocabulary.
 
-    The rows of the sample are tokenised. Rows of `span` tasks are split into windows and never truncated.
+    The rows of the sample are tokenised. Contexts of `span` tasks are split into windows and never truncated.
 
     Args:
         max_length: tokens kept per row, special tokens included.
@@ -137,6 +138,12 @@ def token_problems(
             "keeps more"
         )
         messages = [truncated, *messages]
+    if task.type.predicts_spans and (count := int((tokens.ids[0].lengths > MAX_QUESTION).sum())):
+        of = f" of {split.sample.num_rows:,} sampled ones" if split.sample.num_rows < split.rows else ""
+        messages.append(
+            f"{counted(count, 'question')}{of} {'has' if count == 1 else 'have'} more than {MAX_QUESTION} "
+            "tokens; the rest is cut off"
+        )
     return [Problem(split.path, None, message, "warning") for message in messages]
 
 

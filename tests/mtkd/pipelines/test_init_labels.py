@@ -262,7 +262,7 @@ def test_the_error_about_numbers_as_labels_fills_in_their_order(
 def test_few_validation_rows_give_a_note(tmp_path: Path) -> None:
     data = write(tmp_path / "reviews.jsonl", ["good", "bad"] * 40)
     notes = library.init_pipeline(data, out=tmp_path / "job", validation_fraction=0.5).notes
-    assert any("an accuracy of 80% is known only to within 12 points" in note for note in notes)
+    assert any("a score of 80% is known only to within 12 points" in note for note in notes)
 
 
 def test_the_tokens_of_a_row_are_counted_as_the_teacher_splits_it(

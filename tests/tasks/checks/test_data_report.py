@@ -106,6 +106,16 @@ def test_the_report_of_span_tasks(tmp_path: Path) -> None:
     assert train.problems[-1].column == "id"
 
 
+def test_long_questions_give_a_warning(tmp_path: Path) -> None:
+    answer = {"text": ["cat"], "answer_start": [4]}
+    rows = [(f"i{n}", "the cat", f"q{n} " + "why " * (80 * (n == 1)), answer) for n in range(3)]
+    write(tmp_path / "squad/train.parquet", rows, ("id", "context", "question", "answers"))
+    (train,) = report_on(open_data(str(tmp_path)), [TASKS["squad"]]).splits
+    assert [problem.message for problem in train.problems] == [
+        "1 question has more than 64 tokens; the rest is cut off"
+    ]
+
+
 def test_the_pocket_data_has_no_problems() -> None:
     tasks = [task for task in TASKS.values() if not task.languages]  # pocket is in English
     report = report_on(open_data("pocket"), tasks)
