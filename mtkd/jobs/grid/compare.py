@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import (
     ScoreSamples,
@@ -17,21 +15,20 @@ from mtkd.evaluation.differences import (
     metric_values,
     sample_scores,
 )
-from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.grid.compare_plot import plot_table
 from mtkd.jobs.grid.compare_table import Table, metric_name
+from mtkd.jobs.grid.compare_times import add_times, with_earlier_times
 from mtkd.jobs.grid.comparison_directory import TABLE_FILE, check_comparison_directory
 from mtkd.jobs.grid.control_notes import control_notes
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
-from mtkd.jobs.grid.given_teacher import score_given_teacher, timed_directory
+from mtkd.jobs.grid.given_teacher import score_given_teacher
 from mtkd.jobs.grid.grid_baselines import PredictionsByTask, grid_baselines, weak_row_warnings
 from mtkd.jobs.grid.grid_checks import check_paths
 from mtkd.jobs.grid.grid_jobs import GridInputs, total_of_stages
 from mtkd.jobs.grid.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid.grid_scheduler import run_jobs
-from mtkd.jobs.grid.kept_speeds import keep_speeds
 from mtkd.jobs.grid.table_row import TableRow
 from mtkd.models.saved_model import digest_model, read_saved
 from mtkd.run_record import RUN_FILE, read_run_record
@@ -41,7 +38,6 @@ from tasks.common.errors import UserError
 from tasks.common.files import write_text
 from tasks.common.locks import locked, remove_leftovers
 from tasks.common.records import write_record
-from tasks.common.temporary import temporary_directory
 from tasks.task import Task
 
 
@@ -125,26 +121,16 @@ def _run_and_collect(
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes, scored_runs)
     notes += table.gain_notes()
-    earlier = _with_earlier_times(table, inputs.out)
+    earlier = with_earlier_times(table, inputs.out)
     _write(earlier, inputs.out)
     if grid.bench.batches and results.models:
         say(f"the scores are in {inputs.out / 'compare.md'}; now inference is timed")
-        if _add_times(table, results):
+        if add_times(table, results.models, results.teacher):
             _write(table, inputs.out)
             return table
         earlier = replace(earlier, notes=list(dict.fromkeys([*earlier.notes, *table.notes])))
         _write(earlier, inputs.out)
     return earlier
-
-
-def _with_earlier_times(table: Table, out: Path) -> Table:
-    """The table with the inference times that an earlier call measured, if there are any."""
-    kept = keep_speeds(out / TABLE_FILE, {row.name: row for row in table.rows})
-    if not kept:
-        return table
-    bench, note = kept
-    grid = table.grid.model_copy(update={"bench": bench})
-    return replace(table, grid=grid, notes=[*table.notes, note])
 
 
 def _write(table: Table, out: Path) -> None:
@@ -284,41 +270,3 @@ def _add_differences(grid: Grid, rows: Mapping[str, TableRow], results: _Results
         if row != grid.reference_row:
             rows[row].differences = differences_by_task(task_samples, reference)
         rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
-
-
-def _add_times(table: Table, results: _Results) -> bool:
-    """Time the inference of the cells' models and of a given teacher; or add a note why it is not timed.
-
-    Returns:
-        False if nothing was timed.
-    """
-    with temporary_directory() as folder:
-        if results.teacher:
-            try:
-                given = {TEACHER: timed_directory(results.teacher, folder)}
-                _time_models(table, given | results.models)
-                return True
-            except UserError as error:  # perhaps only the teacher cannot be timed
-                table.notes.append(f"The teacher was not timed: {error.problem}.")
-        try:
-            _time_models(table, results.models)
-            return True
-        except UserError as error:  # the table is still useful
-            table.notes.append(f"Inference was not timed: {error.problem}.")
-            return False
-
-
-def _time_models(table: Table, models: Mapping[str, Path]) -> None:
-    """Time one model of each shape; rows whose models have the same shape get the same time."""
-    bench, timed = table.grid.bench, []
-    for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-        for batch in bench.batches:
-            settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)
-            timed += [(device, batch, *item) for item in time_each_shape(models, settings).items()]
-    rows = {row.name: row for row in table.rows}
-    for row in rows.values():
-        row.remove_times()
-    for device, batch, name, result in timed:
-        row = rows[name]
-        speed, ms = (row.speed, row.ms) if device == "cpu" else (row.gpu_speed, row.gpu_ms)
-        speed[batch], ms[batch] = result.speed, result.ms

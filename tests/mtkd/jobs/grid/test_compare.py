@@ -30,10 +30,11 @@ from mtkd.cli.main import cli
 from mtkd.evaluation.baselines import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import TEACHER, grid_names, load_grid
-from mtkd.jobs.grid import compare as compare_job
+from mtkd.jobs.grid import compare_times
 from mtkd.jobs.grid.compare import _steps_note
 from mtkd.jobs.grid.compare_plot import pareto_front, plot_table
 from mtkd.jobs.grid.compare_table import Table
+from mtkd.jobs.grid.compare_times import add_times
 from mtkd.jobs.grid.comparison_directory import check_comparison_directory
 from mtkd.jobs.grid.finished_inputs import check_finished_inputs, check_same_commands
 from mtkd.jobs.grid.grid_checks import check_paths
@@ -196,7 +197,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_finished_runs_are_kept(
     assert "1.00x" in table and "measured by an earlier call, for the same models.\n" in table
 
     (tmp_path / "moved" / "compare.md").unlink()
-    monkeypatch.setattr(compare_job, "time_each_shape", _interrupted)
+    monkeypatch.setattr(compare_times, "time_each_shape", _interrupted)
     assert mtkd(*words).code != 0
     written = (tmp_path / "moved" / "compare.md").read_text()
     assert "| two | " in written and "1.00x" in written, "written before the timing, with the earlier times"
@@ -241,13 +242,12 @@ def test_a_teacher_that_cannot_be_timed_does_not_keep_the_students_from_it(
             raise UserError("it cannot be timed")
         return dict.fromkeys(models, SimpleNamespace(speed=1.0, ms=2.0))
 
-    monkeypatch.setattr(compare_job, "time_each_shape", timed)
+    monkeypatch.setattr(compare_times, "time_each_shape", timed)
     teacher = TeacherRef.find(str(tiny_teacher), heads=True)
     grid = load_grid("mkd-table-2", {}, {})
     for model, done, notes in ((tiny_teacher, True, 1), (Path("missing"), False, 2)):
         table = Table(grid, ["rte"], [TableRow(TEACHER), TableRow("cell", ms={64: 9.0})], {})
-        results = compare_job._Results(models={"cell": model}, teacher=teacher)
-        assert compare_job._add_times(table, results) == done and len(table.notes) == notes
+        assert add_times(table, {"cell": model}, teacher) == done and len(table.notes) == notes
         assert table.notes[0] == "The teacher was not timed: it cannot be timed."
         assert list(table.rows[1].ms.values()) == ([2.0] if done else [9.0]), "earlier times are kept"
 
