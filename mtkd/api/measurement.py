@@ -109,9 +109,9 @@ def predict(
 ) -> int:
     """Predict every row of a file, and write all its columns with `prediction` and further columns added.
 
-    The suffix of a file gives its format: JSON lines, CSV, TSV, parquet, or (only to read) .json and .txt
-    with one text per line. Text may be gzipped (`.jsonl.gz`).
-    Files are processed part by part, so memory use does not depend on their length, except for `rank` tasks,
+    The suffix of a file gives its format: JSON lines, CSV, TSV or parquet; text may be gzipped (`.jsonl.gz`).
+    The rows may also be in a .json file, or in a .txt file with one text per line. Files are processed part
+    by part, so memory use does not depend on their length, except for .json files, and for `rank` tasks,
     whose groups are predicted together. The output appears when it is complete. With an exported model, torch
     is not needed.
 

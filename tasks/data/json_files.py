@@ -15,7 +15,7 @@ from tasks.data.collected_rows import CollectedRows, answers_as_lists
 from tasks.data.raw_table import RawTable, UnreadableLine, is_utf8_text
 from tasks.data.text_lines import STANDARD, open_bytes, repeated_key, text_lines
 
-_MAX_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
+_MAX_FIELDS = 1000  # of all rows of a JSON file, where fields may be missing
 _MAX_JSON_BYTES = 1 << 28  # of a JSON file that is read as a whole
 _JSON_FORMATS = "an array of objects, or the format of SQuAD's releases; one object per line is .jsonl"
 
@@ -43,6 +43,8 @@ def jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterato
             collected.bad.append(UnreadableLine(number, f"not JSON: {reason}"))
             continue
         problem = _fields_problem(record, names, texts)
+        if isinstance(record, list):
+            problem = f"{problem}; each line must be one row (give a file with an array a name in .json)"
         if not problem and (name := repeated_key(line, record)):
             problem = f"the key {name!r} occurs twice"
         if problem:
@@ -57,7 +59,7 @@ def jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterato
 
 
 def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -> str | None:
-    """The problem of one JSON line, given the fields of the lines before and the text columns; or None."""
+    """The problem of a row, given the fields of the rows before and the text columns; or None."""
     if isinstance(record, list):
         return "a JSON list in place of an object with fields"
     if not isinstance(record, dict) or not record:

@@ -23,6 +23,7 @@ from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
 from mtkd.models.exported import ExportedModel
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.user_class_errors import is_user_class
 from mtkd.outputs import OutputSpec
 from mtkd.setting_errors import validate
 from mtkd.settings import AnyTermSettings
@@ -87,7 +88,7 @@ def _deepcopy(name: str, value: Any, memo: dict[int, Any]) -> Any:
 
 
 class StateOfLosses(Callback):
-    """Warns if losses keep state in attributes, which checkpoints do not hold.
+    """Warns if losses of the user's own classes keep state in attributes, which checkpoints do not hold.
 
     Args:
         losses: the loss terms that are trained.
@@ -95,7 +96,11 @@ class StateOfLosses(Callback):
     """
 
     def __init__(self, losses: Mapping[str, Term], warn: Callable[[str], None]):
-        self._losses = {name: term for name, term in losses.items() if isinstance(term, LossTerm)}
+        self._losses = {
+            name: term
+            for name, term in losses.items()
+            if isinstance(term, LossTerm) and is_user_class(type(term))
+        }
         self._before = {name: _attributes(term) for name, term in self._losses.items()}
         self._warn = warn
 

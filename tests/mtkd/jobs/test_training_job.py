@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,7 +162,7 @@ class Projected(LossTerm):
 def test_copies_of_losses_given_as_objects_are_trained(tiny_teacher: Path, tmp_path: Path) -> None:
     torch.manual_seed(3)
     shared = torch.nn.Linear(2, 2)
-    losses = {"one": Projected(shared), "two": Projected(shared)}
+    losses: dict[str, Any] = {"one": Projected(shared), "two": Projected(shared), "labels": Labels()}
     weights, printed = shared.weight.clone(), list[str]()
 
     def run(name: str) -> MultiTaskModel:
