@@ -18,6 +18,9 @@ from tasks.common.hub_loading import find_file
 from tasks.task import Task
 
 BI_ENCODER_POOLINGS = ("cls", "mean")
+# A family without the attention interface of transformers that accepts a mask per pair of tokens, too. MPNet
+# counts relative positions in the whole sequence; within one text, these are the same as in the text alone.
+ACCEPTS_PAIR_MASK = ("mpnet",)
 
 
 def compares_sentences(name: str) -> bool:
@@ -62,7 +65,7 @@ def require_bi_encoder(config: TransformerConfig) -> None:
     if not _accepts_mask_and_positions(config):
         raise UserError(
             f"encoders of the family {config.build_hf().model_type!r} cannot be a bi-encoder here",
-            expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
+            expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT, MPNet and encoders built like them",
             hint="use `settings={'pairs': 'cross-encoder'}`",
         )
     if config.pooling not in BI_ENCODER_POOLINGS:
@@ -77,6 +80,10 @@ def _accepts_mask_and_positions(config: TransformerConfig) -> bool:
     """True if the encoders of the family accept an attention mask per pair of tokens, and position ids."""
     from transformers import MODEL_MAPPING
 
-    body: Any = MODEL_MAPPING.get(type(config.build_hf()), None)
+    hf_config = config.build_hf()
+    body: Any = MODEL_MAPPING.get(type(hf_config), None)
     takes_positions = "position_ids" in inspect.signature(body.forward).parameters
-    return takes_positions and getattr(body, "_supports_attention_backend", False)
+    takes_mask = (
+        getattr(body, "_supports_attention_backend", False) or hf_config.model_type in ACCEPTS_PAIR_MASK
+    )
+    return takes_positions and takes_mask
