@@ -8,7 +8,7 @@ from typing import Any
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.models.encoders.bi_encoders import can_be_bi_encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
-from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.encoders.pretrained_config import TransformerConfig, locate, pretrained_config
 from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -16,6 +16,7 @@ from mtkd.outputs import EncoderSpec
 from mtkd.recipes import load_settings
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.progress import say
 from tasks.data.sources import open_data
 from tasks.data.training_rows import training_rows
@@ -48,8 +49,12 @@ def candidate_students(
     assert isinstance(ref.config, TransformerConfig), "`suggest` refuses other teachers"
     separately = has_pairs and not predicts_spans and can_be_bi_encoder(ref.config)
     embedding_size = teacher.encoder.embeddings.weight.shape[1]
+    own_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     for name, recipe, changes in _shapes(ref.config.spec, embedding_size, separately=separately):
-        student = _random_student(recipe, changes, ref, teacher.tokeniser, tasks)
+        if recipe == "pretrained" and predicts_spans:
+            continue  # the logits of spans are compared token by token
+        tokeniser = own_tokeniser if recipe == "pretrained" else teacher.tokeniser
+        student = _random_student(recipe, changes, ref, tokeniser, tasks)
         if predicts_spans and not student.encoder.config.spec.offers.sequence:
             continue  # it has no vector for each token
         recipes[name], models[name] = (recipe, changes), student
@@ -77,6 +82,13 @@ def _shapes(
             "layerwise-3",
             {"student.transformer.layers": layers, **few},
         )
+    if _weights_of_layers(teacher) > _weights_of_layers(encoder := pretrained_config(DEFAULT_ENCODER).spec):
+        for layers in (encoder.layers, encoder.layers // 2):
+            yield (
+                f"{DEFAULT_ENCODER}, {layers} layers",
+                "pretrained",
+                {"student.transformer.layers": layers, "student.transformer.init_layers": "uniform"},
+            )
     yield "static", "static", dict(width_settings(StaticSettings(), teacher))
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
@@ -90,6 +102,11 @@ def _shapes(
             sizes["heads"] = teacher.heads
             sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
             yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
+
+
+def _weights_of_layers(spec: EncoderSpec) -> int:
+    """About how many weights the layers have: attention, and feed-forward layers of 4 times the width."""
+    return 12 * spec.layers * spec.hidden_size**2
 
 
 def _random_student(

@@ -175,6 +175,8 @@ def _about_control(plan: StudentPlan) -> str:
     """A comment on the control's teacher."""
     if plan.control_teacher and not plan.teacher:
         return "the teacher's encoder, from which the control starts; it learns nothing from it"
+    if plan.own_encoder:
+        return "only says how the control reads pairs of texts; it learns nothing from it"
     return "only says which encoder the control starts from; it learns nothing from it"
 
 
@@ -182,6 +184,8 @@ def _described(plan: StudentPlan) -> str:
     """What the student is, for the title of its step."""
     if plan.recipe == DEFAULT_RECIPE:
         return "three layers of the teacher, distilled from it"
+    if plan.own_encoder:
+        return f"the encoder {plan.own_encoder}, distilled from the teacher"
     return f"{Path(plan.recipe).stem}, distilled from the teacher"
 
 

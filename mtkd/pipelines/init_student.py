@@ -28,13 +28,16 @@ class StudentPlan:
         teacher: the teacher; None if a step of the pipeline trains one.
         teacher_labels: the task's labels in the order of the teacher's outputs; None = matched by name.
         is_run: True if the teacher is a run of mtkd, which a report can show.
-        sizes: the settings that student and control need to fit the teacher.
+        sizes: the settings that student and control need to fit the teacher; or the encoder from which both
+            start, if they use its tokeniser.
         control: the settings that only the control needs.
         control_teacher: the model from which the control takes its initial weights and its vocabulary; None =
             the student's teacher.
         encoder_option: if the encoder that the teacher was fine-tuned from is unknown, the option of the
             control with which the user can name it; "" if it is known or not needed.
-        tokeniser: the teacher's, which reads the rows; None = that of the default encoder.
+        own_encoder: the pretrained encoder that student and control start from, if the student uses its
+            tokeniser; "" if it uses the teacher's.
+        tokeniser: the student's, which reads the rows; None = that of the default encoder.
         notes: remarks for the user.
     """
 
@@ -48,6 +51,7 @@ class StudentPlan:
     )
     control_teacher: str | None = None
     encoder_option: str = ""
+    own_encoder: str = ""
     tokeniser: Tokeniser | None = None
     notes: tuple[str, ...] = ()
 
@@ -72,10 +76,12 @@ def plan_student(
         return StudentPlan()  # known to fit; importing torch takes seconds
     from mtkd.jobs.distillation.validate import validate_run
     from mtkd.jobs.model_origin import encoder_of_teacher
+    from mtkd.models.encoders.pretrained_config import locate
     from mtkd.recipes import load_settings
     from mtkd.recipes.control import control_settings
     from mtkd.run_record import RUN_FILE
     from mtkd.teachers.transformers_checkpoint import CheckpointRef
+    from tasks.tokens.tokeniser import Tokeniser
 
     orders = {task.name: list(labels)} if labels else None
     settings, sizes = _load_settings(recipe, task, teacher, orders)
@@ -83,7 +89,13 @@ def plan_student(
     validated = validate_run(
         settings, _teacher_to_train(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
+    own_encoder = ""
+    if validated.settings.student.vocabulary == "encoder" and validated.teacher:
+        own_encoder = validated.settings.student.pretrained_encoder(validated.teacher.init_spec) or ""
     tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
+    if own_encoder:
+        tokeniser = Tokeniser.load(locate(own_encoder))
+        sizes = {**sizes, "student.transformer.init": as_named(own_encoder)}
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
@@ -104,6 +116,11 @@ def plan_student(
             "teacher's weights, and may score better than a student that learns from labels alone: name that "
             "encoder in the step `control` of the pipeline"
         )
+    if own_encoder and own_encoder == encoder and teacher is None:
+        notes.append(
+            f"teacher and student start from the same encoder, {encoder}: name a larger one in the step "
+            "`teacher` of the pipeline, or give your model as `teacher='MODEL'`"
+        )
     return StudentPlan(
         recipe=as_named(recipe),
         teacher=as_named(teacher) if teacher else None,
@@ -113,6 +130,7 @@ def plan_student(
         control=control,
         control_teacher=as_named(control_teacher) if control_teacher else None,
         encoder_option=encoder_option,
+        own_encoder=own_encoder,
         tokeniser=tokeniser,
         notes=tuple(notes),
     )

@@ -103,7 +103,8 @@ def settings_for_text(settings: DistillSettings) -> tuple[DistillSettings, list[
     settings, skipped_stages = _without_task_stages(settings)
     if settings.student.vocabulary != "teacher":
         raise UserError(
-            f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
+            f"student.vocabulary={settings.student.vocabulary} cannot be used on plain text, where student "
+            "and teacher are compared token by token",
             hint="use `student.vocabulary=teacher`",
         )
     for stage in settings.resolved_stages():

@@ -181,9 +181,14 @@ def _build_student(
     )
     if encoder is not None:
         return MultiTaskModel(encoder, tasks, teacher_tokeniser, info), ()
+    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     tokeniser, kept_tokens = teacher_tokeniser, None
     if student_settings.vocabulary == "word":
         tokeniser = Tokeniser.word_level(texts, student_settings.vocabulary_size)
+    elif student_settings.vocabulary == "encoder":
+        name = student_settings.pretrained_encoder(init_spec)
+        assert name is not None, "`resolved` refuses other students"
+        tokeniser = Tokeniser.load(locate(name))
     elif student_settings.vocabulary == "pruned":
         tokeniser, kept_tokens = prune_vocabulary(teacher_tokeniser, texts, student_settings.vocabulary_size)
         say(f"the student keeps {len(kept_tokens):,} of the {teacher_tokeniser.vocab_size:,} tokens")
@@ -197,7 +202,6 @@ def _build_student(
             )
         measured_importance = importance(teacher)
         torch.manual_seed(settings.train.seed)
-    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     source = teacher.encoder if teacher else None
     context = InitContext(
         tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens, cache

@@ -161,8 +161,8 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None, *, own_lo
             check_ranking(need.selection, store, teacher_ref.manifest)
     if settings.student.vocabulary != "teacher" and validated.aligned:
         raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, but a student with its "
-            "own vocabulary reads other tokens",
+            f"a term of {settings.name} compares teacher and student token by token, but with "
+            f"student.vocabulary={settings.student.vocabulary}, the student reads other tokens",
             hint="use `student.vocabulary=teacher`, or remove the term",
         )
 

@@ -37,9 +37,11 @@ class StudentSettings(StrictSettings):
     Attributes:
         kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
             that an installed package adds.
-        vocabulary: "teacher" uses the teacher's tokeniser; "pruned" keeps only those of its tokens that occur
-            in the training texts (including unlabelled rows and corpora) and all single characters, so that
-            other words are split into shorter tokens; "word" builds a vocabulary of the words in the training
+        vocabulary: "teacher" uses the teacher's tokeniser; "encoder" uses the tokeniser of the pretrained
+            encoder that the student starts from (`student.transformer.init`), for losses that compare no
+            tokens, such as `logits_mse`; "pruned" keeps only those of the teacher's tokens that occur in the
+            training texts (including unlabelled rows and corpora) and all single characters, so that other
+            words are split into shorter tokens; "word" builds a vocabulary of the words in the training
             texts.
         vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
             frequent ones.
@@ -56,7 +58,7 @@ class StudentSettings(StrictSettings):
     """
 
     kind: str
-    vocabulary: Literal["teacher", "pruned", "word"] = "teacher"
+    vocabulary: Literal["teacher", "encoder", "pruned", "word"] = "teacher"
     vocabulary_size: int = Field(60_000, gt=10, le=5_000_000)
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
@@ -80,6 +82,10 @@ class StudentSettings(StrictSettings):
         """True if building the student requires the importance of the teacher's parts."""
         return False
 
+    def pretrained_encoder(self, init_spec: InitSpec) -> str | None:
+        """The name of the pretrained encoder that the student starts from; None if it starts otherwise."""
+        return None
+
     @property
     def embedding_file(self) -> Path | None:
         """The file of word vectors that the embeddings start from; None if they start otherwise."""
@@ -99,7 +105,16 @@ class StudentSettings(StrictSettings):
             UserError: no alternative can be used.
         """
         self.check_start()
+        self._check_vocabulary(init_spec)
         return self, []
+
+    def _check_vocabulary(self, init_spec: InitSpec) -> None:
+        if self.vocabulary == "encoder" and not self.pretrained_encoder(init_spec):
+            raise UserError(
+                "student.vocabulary=encoder needs a student that starts from a pretrained encoder",
+                expected="student.kind=transformer, and the name of an encoder as student.transformer.init",
+                hint="use `student.transformer.init='NAME'`, or `student.vocabulary=teacher`",
+            )
 
     def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
         """The settings for a run with these tasks.

@@ -20,6 +20,7 @@ from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
 from tasks.common.errors import UserError, counted
 from tasks.common.hub_loading import DEFAULT_ENCODER, load_named
+from tasks.tokens.tokeniser import Tokeniser
 
 _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
 
@@ -30,10 +31,18 @@ def source_name(settings: TransformerSettings, encoder: str | None) -> str:
     return (encoder or DEFAULT_ENCODER) if settings.init in _NO_NAMES else settings.init
 
 
+def pretrained_source(settings: TransformerSettings, encoder: str | None) -> str | None:
+    """The same; None if the student starts from the teacher's weights or from random ones."""
+    return None if settings.init in ("teacher", "random") else source_name(settings, encoder)
+
+
 def first_available(
-    settings: TransformerSettings, init_spec: InitSpec
+    settings: TransformerSettings, init_spec: InitSpec, *, own_tokeniser: bool
 ) -> tuple[TransformerSettings, list[str]]:
     """The settings with the first entry of `init` that the student can start from, if `init` is a list.
+
+    Args:
+        own_tokeniser: True if the student uses the tokeniser of this encoder, instead of the teacher's.
 
     Returns:
         The settings, and a warning if this is not the first entry.
@@ -47,7 +56,7 @@ def first_available(
     for name in settings.init:
         chosen = settings.model_copy(update={"init": name})
         try:
-            _require_available(chosen, name, init_spec)
+            _require_available(chosen, name, init_spec, own_tokeniser=own_tokeniser)
             break
         except UserError as error:
             if name == settings.init[-1]:
@@ -63,12 +72,15 @@ def first_available(
     ]
 
 
-def _require_available(settings: TransformerSettings, name: str, init_spec: InitSpec) -> None:
-    """Check that an encoder has the student's sizes and the teacher's vocabulary; download its weights."""
+def _require_available(
+    settings: TransformerSettings, name: str, init_spec: InitSpec, *, own_tokeniser: bool
+) -> None:
+    """Check that an encoder has the student's sizes and vocabulary; download its weights."""
     config, teacher = student_transformer(settings, init_spec), init_spec.teacher
     if name in _NO_NAMES:
         return
-    if isinstance(teacher, TransformerConfig) and config.hf["vocab_size"] != teacher.hf["vocab_size"]:
+    same_size = isinstance(teacher, TransformerConfig) and teacher.hf["vocab_size"] == config.hf["vocab_size"]
+    if isinstance(teacher, TransformerConfig) and not (own_tokeniser or same_size):
         raise UserError(
             f"{name} has a vocabulary of {config.hf['vocab_size']} token ids, and the teacher one of "
             f"{teacher.hf['vocab_size']}"
@@ -76,17 +88,34 @@ def _require_available(settings: TransformerSettings, name: str, init_spec: Init
     load_named(find_weights, locate(name), "encoder")
 
 
-def require_teacher_vocabulary(settings: TransformerSettings, context: InitContext) -> None:
+def require_pretrained_vocabulary(settings: TransformerSettings, context: InitContext) -> None:
     """Check that pretrained layers are used with the vocabulary that they were trained with.
 
     Raises:
-        UserError: the student has its own vocabulary.
+        UserError: the student reads other tokens than the encoder that it starts from.
     """
-    if context.own_vocabulary and settings.init in ("encoder", "teacher"):
+    name = pretrained_source(settings, context.init_spec.encoder)
+    if settings.init == "random":
+        return
+    if name is None or settings.init == "encoder":
+        differs = context.own_vocabulary
+    else:
+        try:
+            differs = Tokeniser.load(locate(name)).hf.get_vocab() != context.tokeniser.hf.get_vocab()
+        except UserError:  # it has no tokeniser
+            return
+    if not differs:
+        return
+    if context.own_vocabulary:
         raise UserError(
             "the student has a vocabulary of its own, so it cannot start from pretrained layers",
             hint="use `student.vocabulary=teacher` or `student.transformer.init=random`",
         )
+    other = "the teacher" if context.init_spec.teacher else f"the default encoder {DEFAULT_ENCODER}"
+    raise UserError(
+        f"{name}, the encoder that the student starts from, has another vocabulary than {other}",
+        hint="use `student.vocabulary=encoder`: the student then reads the tokens of its own encoder",
+    )
 
 
 def layers_to_copy(settings: TransformerSettings, layers: int, available: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mtkd.models.encoders.bi_encoders import bi_encoder_for
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.models.encoders.transformer_init import first_available
+from mtkd.models.encoders.transformer_init import first_available, pretrained_source
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitSpec
 from tasks.common.hub_loading import refuse_path
@@ -32,6 +32,10 @@ class TransformerStudentSettings(StudentSettings):
         """True if the teacher is pruned into the student."""
         return self.transformer.prune
 
+    def pretrained_encoder(self, init_spec: InitSpec) -> str | None:
+        """The name of the encoder that `init` names; None for the teacher and for random weights."""
+        return pretrained_source(self.transformer, init_spec.encoder)
+
     def check_start(self) -> None:
         """Check that `init` names no directory that does not exist; a name on the hub is not looked up."""
         init = self.transformer.init
@@ -44,12 +48,15 @@ class TransformerStudentSettings(StudentSettings):
         A checkpoint stands for the encoder that it was fine-tuned from, whose name is unknown. So a student
         of a checkpoint in memory starts from the teacher where it would start from the checkpoint's files.
         """
-        super().resolved(init_spec)
+        self.check_start()
         transformer = self.transformer
         if init_spec.in_memory and transformer.init == "encoder" and not transformer.prune:
             transformer = transformer.model_copy(update={"init": "teacher"})
-        transformer, warnings = first_available(transformer, init_spec)
-        return self.model_copy(update={"transformer": transformer}), warnings
+        own_tokeniser = self.vocabulary == "encoder"
+        transformer, warnings = first_available(transformer, init_spec, own_tokeniser=own_tokeniser)
+        chosen = self.model_copy(update={"transformer": transformer})
+        chosen._check_vocabulary(init_spec)
+        return chosen, warnings
 
     def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
         """The settings, in which `pairs` lists heads instead of tasks.

@@ -150,7 +150,7 @@ def test_terms_that_compare_tokens_are_rejected(
     answered = mtkd(*command("layerwise-3", tiny_teacher, tmp_path / "run"))
     assert answered.code == 2 and "student.vocabulary=teacher" in answered.err, answered.err
     (tmp_path / "text.txt").write_text("a line of text\n" * 30)
-    with pytest.raises(UserError, match="vocabulary=pruned is built from rows of tasks"):
+    with pytest.raises(UserError, match="vocabulary=pruned cannot be used on plain text"):
         library.distill(
             "minilmv2-6x384", teacher=tiny_teacher, text=tmp_path / "text.txt", out=tmp_path / "run",
             steps=2, settings={"student.vocabulary": "pruned"},

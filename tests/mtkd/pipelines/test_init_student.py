@@ -87,6 +87,25 @@ def test_a_checkpoint_can_be_the_teacher(
     assert records["control"]["identity"]["settings"]["student"]["transformer"]["init"] == "encoder"
 
 
+def test_a_student_with_another_tokeniser_than_its_teacher(
+    reviews: Path, tiny_encoder: Path, save_checkpoint: Callable[..., Path]
+) -> None:
+    """Student and control start from the same encoder, so nothing is noted about the teacher's."""
+    teacher = save_checkpoint("Roberta", id2label={0: "Positive", 1: "Negative"})
+    made = library.init_pipeline(
+        reviews, out=reviews.parent / "job", teacher=str(teacher), recipe="pretrained"
+    )
+    assert not any("is not recorded" in note or "the same encoder" in note for note in made.notes)
+    text = made.pipeline.read_text()
+    assert text.count('set.student.transformer.init = "minilm"') == 2
+    own = {f"steps.{name}.set.student.transformer.init": str(tiny_encoder) for name in ("student", "control")}
+    records = run(made.pipeline, **own)
+    for record in records.values():
+        assert record["identity"]["settings"]["student"]["transformer"]["init"] == str(tiny_encoder)
+    made = library.init_pipeline(reviews, out=reviews.parent / "other", recipe="pretrained")
+    assert any("start from the same encoder, minilm" in note for note in made.notes)
+
+
 def test_a_run_can_be_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
     first = library.init_pipeline(reviews, out=reviews.parent / "first")
     run(first.pipeline, steps__teacher__encoder=str(tiny_encoder), steps__teacher__epochs=1)

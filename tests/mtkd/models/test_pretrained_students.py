@@ -1,0 +1,120 @@
+"""Students that start from a pretrained encoder with a tokeniser of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from exportable_models import slow_export
+from safetensors.numpy import load_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+import mtkd as library
+from tasks.common.errors import UserError
+from tasks.data.loading import load_rows
+from tasks.data.sources import PocketSource
+from tasks.task_names import resolve
+from tasks.tokens.tokeniser import Tokeniser
+
+RUN: dict[str, Any] = {"data": "pocket", "limit": 24, "eval_limit": 16, "steps": 2}
+LABELS = {"id2label": {0: "negative", 1: "positive"}}
+pytestmark = pytest.mark.filterwarnings("ignore::tasks.common.errors.MtkdWarning")
+
+
+def settings(encoder: Path | str, **more: Any) -> dict[str, Any]:
+    return {"student.transformer.init": str(encoder), "student.max_length": 24} | more
+
+
+@pytest.mark.parametrize("recipe", [slow_export("pretrained")])
+def test_a_student_reads_its_own_tokens_and_its_teacher_others(
+    recipe: str, save_checkpoint: Callable[..., Path], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """The student starts with all weights of its encoder; the teacher's logits are those of transformers."""
+    teacher = save_checkpoint("Roberta", **LABELS)
+    given = settings(tiny_encoder, **{"train.lr": 1e-12, "train.weight_decay": 0.0})
+    student = library.distill(
+        recipe, teacher=teacher, tasks="sst2", out=tmp_path / "run", settings=given, **RUN
+    )
+    assert student.module.tokeniser.digest == Tokeniser.load(str(tiny_encoder)).digest
+    pretrained = AutoModel.from_pretrained(tiny_encoder).state_dict()
+    for name, weight in student.module.encoder.body.state_dict().items():
+        if not name.startswith("pooler."):
+            torch.testing.assert_close(weight, pretrained[name])
+
+    (file,) = (tmp_path / "run").glob("logits-*/*/*.safetensors")
+    texts = load_rows(PocketSource(), resolve("sst2")[0], "train", 24).texts[0].to_pylist()
+    inputs = AutoTokenizer.from_pretrained(teacher)(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = AutoModelForSequenceClassification.from_pretrained(teacher)(**inputs).logits
+    np.testing.assert_allclose(load_file(file)["logits"], logits, atol=2e-5)
+
+    rows = [("Quaint 中文 zebras",), ("a fine film",)]
+    expected = student.predict("sst2", rows)
+    assert library.load(tmp_path / "run").predict("sst2", rows) == expected
+    library.export(tmp_path / "run", out=tmp_path / "onnx", tasks="sst2")
+    for found, wanted in zip(library.load(tmp_path / "onnx").predict("sst2", rows), expected, strict=True):
+        assert found["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-4)
+    tuned = library.finetune(student, task="sst2", out=tmp_path / "tuned", **RUN)
+    assert tuned.module.tokeniser.digest == student.module.tokeniser.digest
+
+
+def test_a_student_without_a_teacher_reads_the_tokens_of_its_encoder(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    encoder = save_checkpoint("Roberta", **LABELS)
+    given = settings(encoder, supervision="labels")
+    student = library.distill("pretrained", tasks="sst2", out=tmp_path / "run", settings=given, **RUN)
+    assert student.module.tokeniser.digest == Tokeniser.load(str(encoder)).digest
+    given["student.vocabulary"] = "teacher"
+    with pytest.raises(UserError, match="another vocabulary than the default encoder minilm"):
+        library.distill("pretrained", tasks="sst2", out=tmp_path / "other", settings=given, **RUN)
+
+
+def test_an_encoder_with_another_vocabulary_of_the_same_size_is_rejected(
+    tiny_encoder: Path, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    """Its embeddings would be used for other words than those that they were trained for."""
+    other = tmp_path / "other"
+    shutil.copytree(tiny_encoder, other)
+    tokens = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
+    (other / "tokenizer.json").write_text(json.dumps(tokens))
+    given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "sst2", "out": tmp_path / "run", **RUN}
+    with pytest.raises(UserError, match=r"has another vocabulary than the teacher") as raised:
+        library.distill("layerwise-3", settings=settings(other), **given)
+    assert "student.vocabulary=encoder" in str(raised.value.hint)
+    assert not list(tmp_path.glob("run/model*"))
+    library.distill("layerwise-3", settings=settings(tiny_encoder), **given | {"overwrite": True})
+    given["out"] = tmp_path / "own"
+    student = library.distill("pretrained", settings=settings(other), **given)
+    assert student.module.tokeniser.hf.get_vocab()["cat"] == vocabulary["cat"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "message"),
+    [
+        (
+            "layerwise-3",
+            {"student.transformer.init": "minilm", "terms.hidden.projection": "shared"},
+            "compares teacher and student token by token",
+        ),
+        ("layerwise-3", {"student.transformer.init": "teacher"}, "needs a student that starts from a pre"),
+        ("static", {}, "needs a student that starts from a pretrained encoder"),
+    ],
+)
+def test_students_that_cannot_read_other_tokens_are_rejected(
+    recipe: str, changes: dict[str, Any], message: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    given = {"student.vocabulary": "encoder"} | changes
+    with pytest.raises(UserError, match=message):
+        library.distill(
+            recipe, teacher=tiny_teacher, tasks="sst2", out=tmp_path / "run", settings=given, **RUN
+        )
+    assert not (tmp_path / "run").exists()
