@@ -45,13 +45,27 @@ set.max_length = {length:<15} # tokens per row
 # With a fine-tuned model of your own, `mtkd init --teacher MODEL` writes a pipeline without this step.
 """
 
+_QUESTIONS = """
+[steps.questions]
+title = "questions: English grammar rules write them about the paragraphs"
+command = "augment questions generate"
+text = {file}
+text-column = {column}
+task = {task_file}
+per-paragraph = 3
+# model = "lmqg/t5-small-squad-qg"   # a model instead of rules, for questions in other words or languages
+"""
+
+_MORE_QUESTIONS = """\
+# If you have few questions, generate more: give `mtkd init` also a .txt file with one paragraph per line."""
+
 _STUDENT = """
 [steps.student]
 title = "student: {what}"
 command = "distill"
 recipe = {recipe:<23} # `mtkd recipes` lists others
 {teacher}
-{labels}{unlabelled}
+{labels}{more_rows}
 {settings}set.student.max_length = {length}
 # steps = 2000
 """
@@ -114,12 +128,20 @@ def task_text(task: Task, files: Mapping[str, str]) -> str:
     )
 
 
-def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: StudentPlan) -> str:
+def pipeline_text(
+    task: Task,
+    length: int,
+    unlabelled: Sequence[str],
+    plan: StudentPlan,
+    paragraphs: tuple[str, str] | None = None,
+) -> str:
     """The text of the pipeline.
 
     Args:
         length: `max_length` of its models.
         unlabelled: files of unlabelled rows, relative to it.
+        paragraphs: the file of paragraphs about which it generates questions, relative to it, and the name of
+            their column.
     """
     files: Any = unlabelled[0] if len(unlabelled) == 1 else list(unlabelled) or "more-*.csv"
     option = f"unlabelled = {{ {as_toml(task.name)} = {as_toml(files)} }}"
@@ -128,16 +150,24 @@ def pipeline_text(task: Task, length: int, unlabelled: Sequence[str], plan: Stud
     task_file = as_toml(f"{task.name}.toml")
     text = _HEAD.format(models=models, pipeline="pipeline.toml", outputs=OUTPUTS, task_file=task_file)
     text += "" if plan.teacher else _TEACHER.format(length=length)
+    if paragraphs:
+        file, column = map(as_toml, paragraphs)
+        text += _QUESTIONS.format(task_file=task_file, file=file, column=column)
+        option = f"{option}\n" if unlabelled else ""
+        option += 'corpus = "@questions"            # the teacher answers these questions'
+    elif not unlabelled:
+        option = f"# {option}  # unlabelled text helps most"
+        option = _MORE_QUESTIONS if task.type.predicts_spans else option
     text += _STUDENT.format(
         what=_described(plan),
         recipe=as_toml(plan.recipe),
         teacher=f"teacher = {as_toml(plan.teacher)}"
         if plan.teacher
-        else 'teacher = "@teacher"             # the output of the step above',
+        else 'teacher = "@teacher"             # the output of the step `teacher`',
         labels=_labels_option(task, plan),
         settings=_settings(plan.sizes),
         length=length,
-        unlabelled=option if unlabelled else f"# {option}  # unlabelled text helps most",
+        more_rows=option,
     )
     text += _CONTROL.format(
         recipe=as_toml(plan.recipe),

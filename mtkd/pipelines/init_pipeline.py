@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mtkd.output_files.remote_paths import remote_paths
+from mtkd.pipelines.init_contents import PIPELINE, JobRows, file_contents, path_from
 from mtkd.pipelines.init_data import Part, check_others, read_parts, with_text_column
-from mtkd.pipelines.init_files import pipeline_text, task_text
 from mtkd.pipelines.init_labels import guess_for_teacher, with_teacher_labels
 from mtkd.pipelines.init_lengths import choose_length
 from mtkd.pipelines.init_notes import (
@@ -23,16 +20,15 @@ from mtkd.pipelines.init_notes import (
     guess_notes,
     label_notes,
     number_notes,
-    probability_columns,
     probability_notes,
     trained_notes,
     unlabelled_note,
 )
+from mtkd.pipelines.init_paragraphs import separate_paragraphs
 from mtkd.pipelines.init_split import split_validation_rows
 from mtkd.pipelines.init_student import DEFAULT_RECIPE, StudentPlan, plan_student
 from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_guess, validate_rows
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
-from tasks.checks.split_report import unread_columns
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
 from tasks.common.reading import real_path
@@ -40,8 +36,6 @@ from tasks.common.sha256 import digest_file
 from tasks.data.row_checks import is_blank
 from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED, Task
-
-PIPELINE = "pipeline.toml"
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +45,7 @@ class InitResult:
     Attributes:
         task: the task that was guessed.
         pipeline, task_file: the files that were written, to check and then to run.
-        rows: split -> number of rows.
+        rows: split -> number of rows; for a span task also `paragraphs`, if there are any.
         max_length: the number of tokens to which the models truncate a row.
         notes: what was done with the data, what else could have been chosen, and possible mistakes.
         files: the names of all files that were written to `out`.
@@ -121,7 +115,9 @@ def init_pipeline(
         columns, label, kind: one or two text columns, the label column, and the task type (classify, regress,
             multilabel or span); what is not given is guessed.
         validation: the file of validation rows.
-        unlabelled: files of unlabelled rows; a .txt file has one text per line.
+        unlabelled: files of unlabelled rows; a .txt file has one text per line. For a span task, the lines of
+            a .txt file and rows without a question are paragraphs, and the pipeline generates questions about
+            them.
         validation_fraction: the fraction of the training rows that is set aside for validation if there are
             no validation rows; by default 0.1, and at most 5,000 texts. Rows with the same texts stay
             together, and each label keeps training rows.
@@ -158,6 +154,7 @@ def init_pipeline(
     guess = guess_for_teacher(splits, columns, label, kind, named_teacher, task_name, order)
     others = [with_text_column(part, guess.columns) for part in others]
     splits = {split: with_text_column(part, guess.columns) for split, part in splits.items()}
+    others, paragraphs = separate_paragraphs(others, guess)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(task_name, guess)
     notes: list[str] = []
@@ -174,8 +171,8 @@ def init_pipeline(
     notes += probability_notes(task, splits["train"].raw)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
-    if rows := pc.sum(lacks_label).as_py():
-        notes.append(unlabelled_note(task, train[guess.label], rows))
+    if n_unlabelled := pc.sum(lacks_label).as_py():
+        notes.append(unlabelled_note(task, train[guess.label], n_unlabelled))
         unlabelled_parts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
         splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
     if "validation" in splits and validation_fraction is not None:
@@ -184,10 +181,10 @@ def init_pipeline(
         splits["train"], splits["validation"] = split_validation_rows(
             train, guess, validation_fraction or 0.1
         )
-        rows = len(splits["validation"].raw.table)
+        set_aside = len(splits["validation"].raw.table)
         notes.append(
-            f"there are no validation rows: {rows:,} of {counted(len(train), 'training row')} are set aside "
-            "for validation"
+            f"there are no validation rows: {set_aside:,} of {counted(len(train), 'training row')} are set "
+            "aside for validation"
         )
     notes += trained_notes(task, splits["train"].raw.table, splits["validation"].raw.table)
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
@@ -195,10 +192,15 @@ def init_pipeline(
     plan = _plan(task, recipe, teacher, order, Path(out))
     length, length_notes = choose_length(task, splits, max_length, plan)
     notes += length_notes
-    rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
-    notes += few_rows_notes(task, recipe, rows)
+    training_rows = sum(len(part.raw.table) for part in (splits["train"], *unlabelled_parts))
+    notes += few_rows_notes(task, recipe, training_rows)
     notes += [*plan.notes, *earlier_runs_notes(Path(out) / PIPELINE)]
-    return _write(Path(out), task, splits, unlabelled_parts, length, plan, notes, inputs, overwrite, dry_run)
+    rows = JobRows(splits, unlabelled_parts, paragraphs)
+    contents = file_contents(Path(out), task, rows, length, plan)
+    sources = {path: digest for path, digest in inputs.items() if path not in rows.used_in_place}
+    notes += write_files(Path(out), contents, inputs, sources, overwrite, dry_run)
+    files = Path(out) / PIPELINE, Path(out) / f"{task.name}.toml"
+    return InitResult(task, *files, rows.counts, length, tuple(notes), tuple(contents))
 
 
 def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str] | None:
@@ -233,61 +235,6 @@ def _plan(
     """
 
     def as_named(name: str) -> str:
-        return _path_from(out, Path(name)) if Path(name).exists() else name
+        return path_from(out, Path(name)) if Path(name).exists() else name
 
     return plan_student(task, recipe, None if teacher is None else str(teacher), order, as_named)
-
-
-def _write(
-    out: Path,
-    task: Task,
-    splits: Mapping[str, Part],
-    unlabelled_parts: Sequence[Part],
-    length: int,
-    plan: StudentPlan,
-    notes: Sequence[str],
-    inputs: Mapping[Path, str],
-    overwrite: bool,
-    dry_run: bool,
-) -> InitResult:
-    """Write the task file, the pipeline, and the rows of splits that have no file.
-
-    Args:
-        length: `max_length` of the models.
-        inputs: the files that were read, which must not be replaced -> their digests.
-    """
-    contents: dict[str, bytes] = {}
-
-    def path_of_split(split: str, part: Part) -> str:
-        """The file of a split, relative to `out` if it is in or beside it."""
-        if part.path is not None:
-            return _path_from(out, part.path)
-        sink = pa.BufferOutputStream()
-        unread = set(unread_columns(task, part.raw)) - set(probability_columns(task, part.raw))
-        pq.write_table(part.raw.table.drop_columns(sorted(unread)), sink)
-        contents[f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
-        return f"{task.name}-{split}.parquet"
-
-    files = {split: path_of_split(split, part) for split, part in splits.items()}
-    unlabelled_files = [
-        path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part)
-        for n, part in enumerate(unlabelled_parts)
-    ]
-    task_file = f"{task.name}.toml"
-    contents[task_file] = task_text(task, files).encode()
-    contents[PIPELINE] = pipeline_text(task, length, unlabelled_files, plan).encode()
-    parts = (*splits.values(), *unlabelled_parts)
-    used_in_place = {real_path(part.path) for part in parts if part.path}
-    sources = {path: digest for path, digest in inputs.items() if path not in used_in_place}
-    kept_notes = write_files(out, contents, inputs, sources, overwrite, dry_run)
-    rows = {split: len(part.raw.table) for split, part in splits.items()}
-    if unlabelled_parts:
-        rows[UNLABELLED] = sum(len(part.raw.table) for part in unlabelled_parts)
-    all_notes = (*notes, *kept_notes)
-    return InitResult(task, out / PIPELINE, out / task_file, rows, length, all_notes, tuple(contents))
-
-
-def _path_from(out: Path, path: Path) -> str:
-    """A path relative to `out` if it is in or beside it, else absolute."""
-    relative = os.path.relpath(real_path(path), real_path(out))
-    return relative if relative.count("..") < 2 else str(real_path(path))

@@ -104,6 +104,9 @@ def _common_options(
     options = {key: common[other] for key, other in names.items() if other and other in common}
     if command == "export" and "data" not in options | dict(own_options):  # it scores no rows
         options.pop("limit", None)
+    if command == "augment questions generate" and own_options.get("model", "rules") == "rules":
+        for key in ("seed", "device", "precision"):  # rules draw nothing, and run no model
+            options.pop(key, None)
     return options
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import mtkd as library
@@ -104,6 +105,41 @@ def test_a_student_with_another_tokeniser_than_its_teacher(
         assert record["identity"]["settings"]["student"]["transformer"]["init"] == str(tiny_encoder)
     made = library.init_pipeline(reviews, out=reviews.parent / "other", recipe="pretrained")
     assert any("start from the same encoder, minilm" in note for note in made.notes)
+
+
+PARAGRAPHS = [
+    "Marie Curie discovered radium in Paris in 1898.",
+    "The county has over 27 small towns. Its largest town is Dover.",
+]
+
+
+def test_a_pipeline_generates_questions_about_paragraphs(tmp_path: Path, tiny_encoder: Path) -> None:
+    rows = PocketSource().table(TASKS["squad_v2"], "train").to_pylist()[:60]
+    lines = [json.dumps({key: row[key] for key in ("question", "context", "answers")}) for row in rows]
+    (tmp_path / "qa.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "crawled.txt").write_text("\n".join(PARAGRAPHS) + "\n")
+    made = library.init_pipeline(
+        tmp_path / "qa.jsonl", unlabelled=[tmp_path / "crawled.txt"], out=tmp_path / "job"
+    )
+    assert made.rows["paragraphs"] == 2 and "unlabelled" not in made.rows
+    made.pipeline.write_text("device = 'cpu'\n" + made.pipeline.read_text())
+    small = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1}
+    run(made.pipeline, **small, seed=1)
+    corpus = tmp_path / "job" / "runs" / "questions"
+    contexts = [context for file in corpus.rglob("*.parquet") for context in pq.read_table(file)["text_pair"]]
+    assert {context.as_py() for context in contexts} == set(PARAGRAPHS)
+    record = json.loads((tmp_path / "job" / "runs" / "student" / "run.json").read_text())
+    assert record["rows"]["qa"]["train"] == made.rows["train"] + len(contexts)
+
+    (tmp_path / "more.csv").write_text("context,source\n" + f'"{PARAGRAPHS[1]}",web\n')
+    files = [tmp_path / name for name in ("qa.jsonl", "crawled.txt", "more.csv")]
+    made = library.init_pipeline(files, out=tmp_path / "both")
+    joined = pq.read_table(tmp_path / "both" / "qa-paragraphs.parquet")
+    assert joined.column_names == ["context"] and joined["context"].to_pylist() == [
+        *PARAGRAPHS,
+        PARAGRAPHS[1],
+    ]
+    assert 'text = "qa-paragraphs.parquet"\ntext-column = "context"' in made.pipeline.read_text()
 
 
 def test_a_run_can_be_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
