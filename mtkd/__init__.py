@@ -40,6 +40,7 @@ __all__ = [
     "build_store",
     "check_data",
     "compare",
+    "compare_models",
     "distill",
     "evaluate",
     "export",
@@ -83,6 +84,7 @@ _MODULES = {
         "store_info",
     ),
     "mtkd.api.model": ("Model",),
+    "mtkd.api.model_comparison": ("compare_models",),
     "mtkd.api.load_model": ("load",),
     "mtkd.api.inference_timing": ("bench_inference",),
     "mtkd.api.measurement": (
@@ -156,6 +158,7 @@ if TYPE_CHECKING:
     from mtkd.api.load_model import load
     from mtkd.api.measurement import evaluate, glue_submission, predict, verify
     from mtkd.api.model import Model
+    from mtkd.api.model_comparison import compare_models
     from mtkd.api.reporting import report_html, report_knowledge, report_plot
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info
     from mtkd.api.suggesting import suggest_students

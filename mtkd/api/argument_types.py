@@ -53,6 +53,12 @@ Teachers: TypeAlias = Annotated[
         'or a mapping such as {"sst2": teacher}'
     ),
 ]
+ModelsByName: TypeAlias = Annotated[
+    Mapping[str, AnyModel | Sequence[AnyModel]],
+    Expected(
+        'a mapping from names to a model or a list of models, such as {"student": ["runs/0", "runs/1"]}'
+    ),
+]
 Student: TypeAlias = Annotated[
     Model | MultiTaskModel | Module,
     Expected(

@@ -143,6 +143,15 @@ def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
     }
 
 
+def predictions_by_task(scores: Iterable[TaskScores]) -> dict[str, dict[str, RowPredictions]]:
+    """Task -> split -> what was predicted for each row."""
+    predictions: dict[str, dict[str, RowPredictions]] = {}
+    for score in scores:
+        if score.predictions is not None:
+            predictions.setdefault(score.task, {})[score.split] = score.predictions
+    return predictions
+
+
 def averages(scores: Iterable[TaskScores]) -> list[TaskScores]:
     """The mean scores of each task that was scored on several splits, as those of a split "average"."""
     splits_of_task: dict[str, list[TaskScores]] = {}

@@ -21,7 +21,13 @@ from mtkd.evaluation.baselines import (
 from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, Splits, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
-from mtkd.evaluation.scoring import TaskScores, check_predictions, score_logits, write_predictions
+from mtkd.evaluation.scoring import (
+    TaskScores,
+    check_predictions,
+    predictions_by_task,
+    score_logits,
+    write_predictions,
+)
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.labelled_rows import labelled_rows
 from mtkd.jobs.model_origin import label_limit, pretrained_encoder
@@ -45,7 +51,6 @@ from tasks.data.loading import load_rows
 from tasks.data.rows import Rows
 from tasks.data.sources import DataSource, open_data
 from tasks.model_tasks import require_heads
-from tasks.scoring.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 from tasks.tokens.encoding import Encoded
@@ -140,8 +145,8 @@ def evaluate(
         other_model = load_module(other, torch_device)
         other_scores, more_warnings = _score_all(other_model, rows, batch_size, other_checkpoint)
         warnings += more_warnings
-        references[teacher_name(directories["against"])] = _predictions_by_task(other_scores)
-    scored = _predictions_by_task(scores)
+        references[teacher_name(directories["against"])] = predictions_by_task(other_scores)
+    scored = predictions_by_task(scores)
     if frozen is not None:
         references |= _baselines(source, rows, scored, frozen, baseline_rows, skipped)
     if predictions is not None:
@@ -151,7 +156,8 @@ def evaluate(
     if ignored := source.outside_warning((task, part.split) for task, part in rows):
         warnings.append(ignored)
     reports, fitted_to = _class_reports(by_name, scores), baseline_rows if baselines else None
-    return Evaluation(scores, reports, skipped, warnings, differences, fitted_to)
+    scored_tasks = [task for task in tasks if task.name in scored]
+    return Evaluation(scores, reports, skipped, warnings, differences, fitted_to, scored_tasks)
 
 
 def _frozen_encoder(
@@ -222,14 +228,6 @@ def _class_reports(tasks: Mapping[str, Task], scores: Sequence[TaskScores]) -> d
         for score in scores
         if score.predictions is not None and tasks[score.task].type.one_class
     }
-
-
-def _predictions_by_task(scores: Sequence[TaskScores]) -> _Predictions:
-    predictions: dict[str, dict[str, RowPredictions]] = {}
-    for score in scores:
-        if score.predictions is not None:
-            predictions.setdefault(score.task, {})[score.split] = score.predictions
-    return predictions
 
 
 def _baselines(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mtkd.evaluation.class_report import ClassReport
 from mtkd.evaluation.differences import Difference
 from mtkd.evaluation.scoring import TaskScores, averages, by_task
 from tasks.common.text_format import aligned, score_text
+from tasks.task import Task
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +25,7 @@ class Evaluation(Mapping[str, TaskScores]):
             bootstrap interval; "average" = over all tasks. See `mtkd.evaluation.differences`.
         baseline_rows: maximum number of labelled rows per task that the baselines learned from; None = there
             are none.
+        tasks: the tasks that were scored.
     """
 
     scores: list[TaskScores]
@@ -32,6 +34,7 @@ class Evaluation(Mapping[str, TaskScores]):
     warnings: list[str]
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     baseline_rows: int | None = None
+    tasks: Sequence[Task] = ()
 
     def __str__(self) -> str:
         """Tables of the scores and of the differences from other models; then skipped splits and warnings."""

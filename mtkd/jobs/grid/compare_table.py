@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mtkd.evaluation.baselines import CONSTANT
 from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.evaluation.inference_bench import format_speed
+from mtkd.evaluation.model_comparison import differences_frame
 from mtkd.grids import TEACHER, Grid
 from mtkd.jobs.grid.table_row import TableRow, mean_of, std_of
 from tasks.common.text_format import aligned, markdown_cell
@@ -87,6 +88,10 @@ class Table:
             record |= {f"ms at {batch}": row.ms.get(batch, math.nan) for batch in self.grid.bench.batches}
             records.append(record)
         return DataFrame(records, index=Index([row.name for row in self.rows], name="model"))
+
+    def differences_to_frame(self) -> DataFrame:
+        """The differences from the reference as a pandas DataFrame; see `differences_frame`."""
+        return differences_frame({row.name: row.differences for row in self.rows})
 
     def gain_notes(self) -> list[str]:
         """A note on the tasks on which the teacher gains nothing, if the table has shares of its gain."""

@@ -81,7 +81,8 @@ def test_a_value_of_the_wrong_type_is_an_error_that_names_the_argument(
             continue
         parameters = inspect.signature(function).parameters.values()
         required = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        arguments = {key: FITTING.get(key, "x") for key in required} | {name: WRONG[kind]}
+        fitting = FITTING | ({"models": {"x": "x"}} if function is mtkd.compare_models else {})
+        arguments = {key: fitting.get(key, "x") for key in required} | {name: WRONG[kind]}
         with pytest.raises(mtkd.UserError, match=f"`{name}[`=\\[]"):
             function(**arguments)
         refused += 1
