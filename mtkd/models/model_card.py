@@ -92,10 +92,15 @@ def model_card(
         eval_results=None if rounded else _results(tasks, info.scores, hub_sources, source) or None,
     )
     lines = "\n".join(_task_row(task, info.scores) for task in tasks) or "| none | | | |"
-    origin = f", which was initialised from {base}" if base else ""
-    description = (
-        f"{encoder}{origin}, with a head for each task. Texts are truncated to {info.max_length} tokens."
-    )
+    origin_name = base if base and is_hub_name(base) else Path(base or "").name
+    origin = f", which was initialised from {origin_name}" if base else ""
+    lengths = {
+        f"Long contexts are read in windows of {info.max_length} tokens."
+        if task.type.predicts_spans
+        else f"Texts are truncated to {info.max_length} tokens."
+        for task in tasks
+    }
+    description = " ".join([f"{encoder}{origin}, with a head for each task.", *sorted(lengths)])
     data_note = f" (`{source}`)" if source else ""
     text = _TEXT.format(
         title=title,

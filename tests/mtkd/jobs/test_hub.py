@@ -10,9 +10,12 @@ from fake_hub import FakeHub
 from huggingface_hub import DatasetCard, ModelCard
 
 import mtkd
+from mtkd.models.model_card import model_card
+from mtkd.models.saved_model import ModelInfo
 from tasks.common.errors import UserError
 from tasks.common.hub_loading import find_file, from_hub, is_hub_name
 from tasks.common.locks import LOCK
+from tasks.glue import TASKS
 
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home.", "A cat.")]
 
@@ -93,6 +96,11 @@ def test_the_model_card_has_the_scores(tiny_teacher: Path) -> None:
     assert not card.data.datasets and {r.dataset_type for r in card.data.eval_results} == {"pocket"}, (
         "not trained on GLUE"
     )
+    length = mtkd.load(tiny_teacher).module.info.max_length
+    assert f"Texts are truncated to {length} tokens." in card.text and "windows" not in card.text
+    assert "initialised from encoder, with" in card.text, "not the path of a user's directory"
+    spans = model_card("A BERT", [TASKS["squad"]], ModelInfo(384), "", "")
+    assert "Long contexts are read in windows of 384 tokens." in spans and "truncated" not in spans
 
 
 def test_invalid_pushes_and_pulls_are_errors(
