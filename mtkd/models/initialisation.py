@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,13 @@ class InitSpec:
         teacher: the configuration of the teacher's encoder; None without a teacher.
         encoder: the name of the pretrained encoder that the teacher was fine-tuned from.
         in_memory: True if the teacher is a transformers model in memory, whose pretrained encoder is unknown.
+        load_tokeniser: loads the teacher's tokeniser; None without a teacher.
     """
 
     teacher: EncoderConfig | None
     encoder: str | None
     in_memory: bool = False
+    load_tokeniser: Callable[[], Tokeniser] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

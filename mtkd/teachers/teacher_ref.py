@@ -85,7 +85,8 @@ class TeacherRef:
     def init_spec(self) -> InitSpec:
         """What a student of this teacher can be initialised from."""
         saved = read_description(self.store / "teacher") if self.store else self.saved
-        return InitSpec(self.config, saved.info.base if saved else self.name)
+        encoder = saved.info.base if saved else self.name
+        return InitSpec(self.config, encoder, load_tokeniser=self.tokeniser)
 
     @property
     def digest(self) -> str | None:

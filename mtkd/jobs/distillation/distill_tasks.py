@@ -30,6 +30,7 @@ from mtkd.jobs.validation_scores import evaluator
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.knowledge_store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.losses.objective import Objective
+from mtkd.models.encoders.pretrained_config import digest_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.outputs import OutputSpec
@@ -80,7 +81,7 @@ class TaskDistillation(StagedJob):
         if self.unlabelled is None and any(map(self.request.source().unlabelled, self.tasks)):
             self.warnings.append("unlabelled rows are not used, since every loss of this run needs labels")
         teacher, manifest = self.validated.teacher, self.validated.manifest
-        digests = {
+        digests: dict[str, Any] = {
             "data": self.rows.data.digests,
             "teacher": teacher.digest if teacher else None,
             "corpus": corpora_key(self.corpora),
@@ -88,6 +89,8 @@ class TaskDistillation(StagedJob):
         file = self.settings.student.embedding_file
         if file and self.student is None:
             digests["embedding_file"] = digest_file(file)
+        if self.student is None and (encoder := self.validated.other_encoder):
+            digests["student_encoder"] = digest_encoder(encoder)
         return digests | ({"store": manifest.key} if manifest else {})
 
     def prepare(self) -> MultiTaskModel:
@@ -147,7 +150,7 @@ class TaskDistillation(StagedJob):
         source = "the first teacher" if len(self.validated.members) > 1 else "the teacher"
         for name in not_copied:
             start = "a linear probe" if name in fitted else "random weights"
-            say(f"{source} has no head to copy for {name}: the student's head starts from {start}")
+            say(f"{source} has no suitable head for {name}: the student's head starts from {start}")
 
     def _probed_tasks(self, student: MultiTaskModel) -> list[str]:
         """The tasks whose heads start from a linear probe."""

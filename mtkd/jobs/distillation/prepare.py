@@ -15,7 +15,7 @@ from mtkd.jobs.distillation.python_objects import copy_of_student
 from mtkd.jobs.distillation.validated_run import ValidatedRun
 from mtkd.models.encoders.encoder_registry import build_student
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.initialisation import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
@@ -181,12 +181,11 @@ def _build_student(
     )
     if encoder is not None:
         return MultiTaskModel(encoder, tasks, teacher_tokeniser, info), ()
-    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     tokeniser, kept_tokens = teacher_tokeniser, None
     if student_settings.vocabulary == "word":
         tokeniser = Tokeniser.word_level(texts, student_settings.vocabulary_size)
     elif student_settings.vocabulary == "encoder":
-        name = student_settings.pretrained_encoder(init_spec)
+        name = student_settings.pretrained_encoder(validated.init_spec)
         assert name is not None, "`resolved` refuses other students"
         tokeniser = Tokeniser.load(locate(name))
     elif student_settings.vocabulary == "pruned":
@@ -204,15 +203,23 @@ def _build_student(
         torch.manual_seed(settings.train.seed)
     source = teacher.encoder if teacher else None
     context = InitContext(
-        tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens, cache
+        tokeniser,
+        source,
+        teacher_tokeniser,
+        validated.init_spec,
+        measured_importance,
+        texts,
+        kept_tokens,
+        cache,
     )
     student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
     heads = student_settings.init_heads
-    copied = heads == "teacher" or (heads == "auto" and settings.supervision == "teacher")
+    where_possible = heads == "auto" and settings.supervision == "teacher"
+    reads_other_features = where_possible and validated.other_encoder is not None
     not_copied = list(student.heads)
-    if teacher and (measured_importance or copied):
+    if teacher and (measured_importance or heads == "teacher" or where_possible) and not reads_other_features:
         not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
-    return student, tuple(not_copied) if heads == "auto" and copied else ()
+    return student, tuple(not_copied) if where_possible else ()
 
 
 def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> list[str]:

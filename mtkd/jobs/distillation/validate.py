@@ -163,7 +163,9 @@ def _check_needed_outputs(validated: ValidatedRun, store: Path | None, *, own_lo
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but with "
             f"student.vocabulary={settings.student.vocabulary}, the student reads other tokens",
-            hint="use `student.vocabulary=teacher`, or remove the term",
+            hint="use a recipe whose student reads the teacher's tokens, such as `layerwise-3`"
+            if any(task.type.predicts_spans for task in validated.tasks)
+            else "use `student.vocabulary=teacher`, or remove the term",
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mtkd.knowledge_store.store_manifest import StoreManifest
 from mtkd.losses.objective import Objective
+from mtkd.models.initialisation import InitSpec
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.group import Member, TeacherGroup
@@ -60,6 +61,17 @@ class ValidatedRun:
     def aligned_with(self, names: Collection[str]) -> bool:
         """True if the student must read the same tokens as a teacher of these tasks."""
         return any(self.aligned_on(task) for task in self.tasks if task.name in names)
+
+    @property
+    def init_spec(self) -> InitSpec:
+        """What the student can be initialised from."""
+        return self.teacher.init_spec if self.teacher else InitSpec(None, None)
+
+    @property
+    def other_encoder(self) -> str | None:
+        """The pretrained encoder that the student starts from, if it is not that of the teacher."""
+        name = self.settings.student.pretrained_encoder(self.init_spec)
+        return None if name == self.init_spec.encoder else name
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -38,10 +38,10 @@ class StudentSettings(StrictSettings):
         kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
             that an installed package adds.
         vocabulary: "teacher" uses the teacher's tokeniser; "encoder" uses the tokeniser of the pretrained
-            encoder that the student starts from (`student.transformer.init`), for losses that compare no
-            tokens, such as `logits_mse`; "pruned" keeps only those of the teacher's tokens that occur in the
-            training texts (including unlabelled rows and corpora) and all single characters, so that other
-            words are split into shorter tokens; "word" builds a vocabulary of the words in the training
+            encoder that the student starts from (`student.transformer.init`), for losses that do not compare
+            single tokens, such as `logits_mse`; "pruned" keeps only those of the teacher's tokens that occur
+            in the training texts (including unlabelled rows and corpora) and all single characters, so that
+            other words are split into shorter tokens; "word" builds a vocabulary of the words in the training
             texts.
         vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
             frequent ones.
@@ -52,7 +52,8 @@ class StudentSettings(StrictSettings):
             have the same sizes and labels; a "linear-probe", which is fitted to the features of the untrained
             student on the labelled rows (only for heads without a hidden layer); or "auto": the heads of the
             teacher where they have the same sizes and labels, and elsewhere (or for a student that learns
-            from labels alone) a linear probe, except for pairs of texts that are read as one sequence and for
+            from labels alone, or starts from another encoder than the teacher) a linear probe, except for
+            pairs of texts that are read as one sequence and for
             tasks without any labels, whose heads start from random weights.
         dropout: the dropout probability in the heads, and in encoders that have no dropout setting.
     """
@@ -105,16 +106,13 @@ class StudentSettings(StrictSettings):
             UserError: no alternative can be used.
         """
         self.check_start()
-        self._check_vocabulary(init_spec)
-        return self, []
-
-    def _check_vocabulary(self, init_spec: InitSpec) -> None:
-        if self.vocabulary == "encoder" and not self.pretrained_encoder(init_spec):
+        if self.vocabulary == "encoder":
             raise UserError(
-                "student.vocabulary=encoder needs a student that starts from a pretrained encoder",
-                expected="student.kind=transformer, and the name of an encoder as student.transformer.init",
-                hint="use `student.transformer.init='NAME'`, or `student.vocabulary=teacher`",
+                f"student.vocabulary=encoder cannot be combined with student.kind={self.kind}",
+                expected="student.kind=transformer: a student that starts from a pretrained encoder",
+                hint="use `student.vocabulary=teacher`, or the recipe `pretrained`",
             )
+        return self, []
 
     def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
         """The settings for a run with these tasks.

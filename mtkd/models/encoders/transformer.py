@@ -26,7 +26,7 @@ from mtkd.models.encoders.pretrained_config import (
 from mtkd.models.encoders.text_vectors import Pooling, compare_vectors, pool_text, side_by_side
 from mtkd.models.encoders.transformer_init import (
     layers_to_copy,
-    require_pretrained_vocabulary,
+    require_pretrained_tokens,
     source_name,
     student_transformer,
 )
@@ -106,11 +106,9 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if context.kept is not None:
             teacher_context = replace(context, tokeniser=context.teacher_tokeniser, kept=None)
             return cls.build(settings, teacher_context)._with_tokens(context.kept, context.tokeniser.pad_id)
-        own_encoder = settings.vocabulary == "encoder"
-        if not own_encoder:
-            require_pretrained_vocabulary(transformer, context)
         config = cls.config_from_settings(settings, context.init_spec)
-        if context.own_vocabulary and not own_encoder:
+        if context.own_vocabulary and settings.vocabulary != "encoder":
+            require_pretrained_tokens(transformer, context)
             config = with_sizes(config, vocab_size=context.tokeniser.vocab_size)
         student = cls(config)
         if transformer.init == "random":

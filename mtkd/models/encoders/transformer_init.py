@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mtkd.losses.layer_maps import named_map_pairs
-from mtkd.models.encoders.bi_encoders import BI_ENCODER_POOLINGS, require_bi_encoder
+from mtkd.models.encoders.bi_encoders import can_be_bi_encoder, require_bi_encoder
 from mtkd.models.encoders.pretrained_config import (
     TransformerConfig,
     factorised,
@@ -26,23 +27,31 @@ _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not
 
 
 def source_name(settings: TransformerSettings, encoder: str | None) -> str:
-    """The pretrained encoder that a student starts from."""
+    """The name of the pretrained encoder from which a student starts, or takes its sizes."""
     assert isinstance(settings.init, str), "`first_available` comes first"
     return (encoder or DEFAULT_ENCODER) if settings.init in _NO_NAMES else settings.init
 
 
-def pretrained_source(settings: TransformerSettings, encoder: str | None) -> str | None:
-    """The same; None if the student starts from the teacher's weights or from random ones."""
-    return None if settings.init in ("teacher", "random") else source_name(settings, encoder)
+def has_other_vocabulary(name: str, init_spec: InitSpec) -> bool:
+    """True if an encoder's tokeniser has other tokens or token ids than the teacher's.
+
+    Without a teacher, students read the tokens of the default encoder. False if one of the two tokenisers
+    cannot be loaded, for example because the teacher has not been trained yet.
+    """
+    load_tokeniser = init_spec.load_tokeniser or partial(Tokeniser.load, locate(DEFAULT_ENCODER))
+    try:
+        return Tokeniser.load(locate(name)).hf.get_vocab() != load_tokeniser().hf.get_vocab()
+    except UserError:
+        return False
 
 
 def first_available(
-    settings: TransformerSettings, init_spec: InitSpec, *, own_tokeniser: bool
+    settings: TransformerSettings, init_spec: InitSpec, *, reads_own_tokens: bool
 ) -> tuple[TransformerSettings, list[str]]:
     """The settings with the first entry of `init` that the student can start from, if `init` is a list.
 
     Args:
-        own_tokeniser: True if the student uses the tokeniser of this encoder, instead of the teacher's.
+        reads_own_tokens: True if the student uses the tokeniser of this encoder, instead of the teacher's.
 
     Returns:
         The settings, and a warning if this is not the first entry.
@@ -56,11 +65,12 @@ def first_available(
     for name in settings.init:
         chosen = settings.model_copy(update={"init": name})
         try:
-            _require_available(chosen, name, init_spec, own_tokeniser=own_tokeniser)
+            _require_available(chosen, name, init_spec, reads_own_tokens=reads_own_tokens)
             break
         except UserError as error:
             if name == settings.init[-1]:
-                raise
+                problem = "; ".join([*reasons, error.problem])
+                raise UserError(problem, expected=error.expected, hint=error.hint) from error
             reasons.append(error.problem)
     if not reasons:
         return chosen, []
@@ -73,49 +83,65 @@ def first_available(
 
 
 def _require_available(
-    settings: TransformerSettings, name: str, init_spec: InitSpec, *, own_tokeniser: bool
+    settings: TransformerSettings, name: str, init_spec: InitSpec, *, reads_own_tokens: bool
 ) -> None:
     """Check that an encoder has the student's sizes and vocabulary; download its weights."""
     config, teacher = student_transformer(settings, init_spec), init_spec.teacher
+    if reads_own_tokens:
+        require_encoder(settings)
     if name in _NO_NAMES:
         return
-    same_size = isinstance(teacher, TransformerConfig) and teacher.hf["vocab_size"] == config.hf["vocab_size"]
-    if isinstance(teacher, TransformerConfig) and not (own_tokeniser or same_size):
-        raise UserError(
-            f"{name} has a vocabulary of {config.hf['vocab_size']} token ids, and the teacher one of "
-            f"{teacher.hf['vocab_size']}"
-        )
+    if isinstance(teacher, TransformerConfig) and not reads_own_tokens:
+        sizes = config.hf["vocab_size"], teacher.hf["vocab_size"]
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"{name} has a vocabulary of {sizes[0]} token ids, and the teacher one of {sizes[1]}"
+            )
+        if has_other_vocabulary(name, init_spec):
+            raise UserError(f"{name} has other tokens than the teacher")
     load_named(find_weights, locate(name), "encoder")
 
 
-def require_pretrained_vocabulary(settings: TransformerSettings, context: InitContext) -> None:
-    """Check that pretrained layers are used with the vocabulary that they were trained with.
+def require_encoder(settings: TransformerSettings) -> None:
+    """Check that a student with `student.vocabulary=encoder` starts from a pretrained encoder."""
+    if settings.init in ("teacher", "random"):
+        raise UserError(
+            f"student.vocabulary=encoder cannot be combined with student.transformer.init={settings.init}",
+            expected="the name of a pretrained encoder as student.transformer.init",
+            hint="use `student.transformer.init='NAME'`, or `student.vocabulary=teacher`",
+        )
+
+
+def require_teacher_vocabulary(settings: TransformerSettings, init_spec: InitSpec) -> None:
+    """Check that an encoder, from which a student with the teacher's vocabulary starts, has this vocabulary.
 
     Raises:
-        UserError: the student reads other tokens than the encoder that it starts from.
+        UserError: it has another vocabulary.
     """
-    name = pretrained_source(settings, context.init_spec.encoder)
-    if settings.init == "random":
+    assert isinstance(settings.init, str), "`first_available` comes first"
+    if settings.init in _NO_NAMES or not has_other_vocabulary(settings.init, init_spec):
         return
-    if name is None or settings.init == "encoder":
-        differs = context.own_vocabulary
-    else:
-        try:
-            differs = Tokeniser.load(locate(name)).hf.get_vocab() != context.tokeniser.hf.get_vocab()
-        except UserError:  # it has no tokeniser
-            return
-    if not differs:
-        return
-    if context.own_vocabulary:
-        raise UserError(
-            "the student has a vocabulary of its own, so it cannot start from pretrained layers",
-            hint="use `student.vocabulary=teacher` or `student.transformer.init=random`",
-        )
-    other = "the teacher" if context.init_spec.teacher else f"the default encoder {DEFAULT_ENCODER}"
+    other = "the teacher" if init_spec.teacher else f"the default encoder {DEFAULT_ENCODER}"
     raise UserError(
-        f"{name}, the encoder that the student starts from, has another vocabulary than {other}",
-        hint="use `student.vocabulary=encoder`: the student then reads the tokens of its own encoder",
+        f"{settings.init}, the encoder that the student starts from, has another vocabulary than {other}",
+        hint="choose an encoder with that vocabulary; or use `student.vocabulary=encoder` with a recipe that "
+        "compares only logits, such as `pretrained`",
     )
+
+
+def require_pretrained_tokens(settings: TransformerSettings, context: InitContext) -> None:
+    """Check that pretrained layers are not used with a vocabulary that was built from the training texts.
+
+    Raises:
+        UserError: they are.
+    """
+    if context.own_vocabulary and settings.init != "random":
+        raise UserError(
+            "the student's vocabulary was built from the training texts, so it cannot start from pretrained "
+            "layers",
+            hint="use `student.vocabulary=teacher`, `student.vocabulary=encoder` or "
+            "`student.transformer.init=random`",
+        )
 
 
 def layers_to_copy(settings: TransformerSettings, layers: int, available: int) -> list[int]:
@@ -202,7 +228,7 @@ def _with_pooling_and_pairs(
     pairs: Any = settings.pairs
     if settings.pairs == "auto":
         pairs = getattr(init_spec.teacher or config, "pairs", "cross-encoder")
-        if pooling not in BI_ENCODER_POOLINGS:
+        if not can_be_bi_encoder(config.model_copy(update={"pooling": pooling})):
             pairs = "cross-encoder"
     config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
     pooler_option(config)

@@ -25,7 +25,7 @@ class TransformerSettings(StrictSettings):
             ("encoder"; a transformers checkpoint does not name it, so the checkpoint itself is used), the
             "teacher" itself, "random" weights, or another encoder, given as a hub name, a directory in the
             transformers format or an mtkd run; of a list, the first that is available and has the student's
-            sizes and the teacher's vocabulary.
+            sizes and (unless `student.vocabulary` is "encoder") the teacher's vocabulary.
         init_layers: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).
         prune: whether to prune the teacher into the student, which keeps the most important heads and

@@ -8,7 +8,12 @@ from typing import Literal
 
 from mtkd.models.encoders.bi_encoders import bi_encoder_for
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.models.encoders.transformer_init import first_available, pretrained_source
+from mtkd.models.encoders.transformer_init import (
+    first_available,
+    require_encoder,
+    require_teacher_vocabulary,
+    source_name,
+)
 from mtkd.models.encoders.transformer_settings import TransformerSettings
 from mtkd.models.initialisation import InitSpec
 from tasks.common.hub_loading import refuse_path
@@ -34,7 +39,9 @@ class TransformerStudentSettings(StudentSettings):
 
     def pretrained_encoder(self, init_spec: InitSpec) -> str | None:
         """The name of the encoder that `init` names; None for the teacher and for random weights."""
-        return pretrained_source(self.transformer, init_spec.encoder)
+        if self.transformer.init in ("teacher", "random"):
+            return None
+        return source_name(self.transformer, init_spec.encoder)
 
     def check_start(self) -> None:
         """Check that `init` names no directory that does not exist; a name on the hub is not looked up."""
@@ -52,11 +59,13 @@ class TransformerStudentSettings(StudentSettings):
         transformer = self.transformer
         if init_spec.in_memory and transformer.init == "encoder" and not transformer.prune:
             transformer = transformer.model_copy(update={"init": "teacher"})
-        own_tokeniser = self.vocabulary == "encoder"
-        transformer, warnings = first_available(transformer, init_spec, own_tokeniser=own_tokeniser)
-        chosen = self.model_copy(update={"transformer": transformer})
-        chosen._check_vocabulary(init_spec)
-        return chosen, warnings
+        reads_own_tokens = self.vocabulary == "encoder"
+        transformer, warnings = first_available(transformer, init_spec, reads_own_tokens=reads_own_tokens)
+        if reads_own_tokens:
+            require_encoder(transformer)
+        elif self.vocabulary == "teacher":
+            require_teacher_vocabulary(transformer, init_spec)
+        return self.model_copy(update={"transformer": transformer}), warnings
 
     def for_tasks(self, tasks: Iterable[Task]) -> StudentSettings:
         """The settings, in which `pairs` lists heads instead of tasks.

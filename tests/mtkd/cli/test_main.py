@@ -302,7 +302,7 @@ def test_a_teacher_without_the_head_of_a_task_is_rejected(
         ),
         (
             ["student.kind=transformer", "student.vocabulary=word"],
-            ["the student has a vocabulary of its own"],
+            ["the student's vocabulary was built from the training texts"],
         ),
         (["student.kind=transformer", "student.transformer.layers=9"], ["cannot have 9 layers instead of 3"]),
         (

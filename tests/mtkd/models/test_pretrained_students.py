@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exportable_models import slow_export
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import mtkd as library
@@ -31,15 +30,15 @@ def settings(encoder: Path | str, **more: Any) -> dict[str, Any]:
     return {"student.transformer.init": str(encoder), "student.max_length": 24} | more
 
 
-@pytest.mark.parametrize("recipe", [slow_export("pretrained")])
-def test_a_student_reads_its_own_tokens_and_its_teacher_others(
-    recipe: str, save_checkpoint: Callable[..., Path], tiny_encoder: Path, tmp_path: Path
+@pytest.mark.slow(reason="exports a model")
+def test_student_and_teacher_use_different_tokenisers(
+    save_checkpoint: Callable[..., Path], tiny_encoder: Path, tmp_path: Path
 ) -> None:
     """The student starts with all weights of its encoder; the teacher's logits are those of transformers."""
     teacher = save_checkpoint("Roberta", **LABELS)
     given = settings(tiny_encoder, **{"train.lr": 1e-12, "train.weight_decay": 0.0})
     student = library.distill(
-        recipe, teacher=teacher, tasks="sst2", out=tmp_path / "run", settings=given, **RUN
+        "pretrained", teacher=teacher, tasks="sst2", out=tmp_path / "run", settings=given, **RUN
     )
     assert student.module.tokeniser.digest == Tokeniser.load(str(tiny_encoder)).digest
     pretrained = AutoModel.from_pretrained(tiny_encoder).state_dict()
@@ -76,25 +75,73 @@ def test_a_student_without_a_teacher_reads_the_tokens_of_its_encoder(
         library.distill("pretrained", tasks="sst2", out=tmp_path / "other", settings=given, **RUN)
 
 
-def test_an_encoder_with_another_vocabulary_of_the_same_size_is_rejected(
-    tiny_encoder: Path, tiny_teacher: Path, tmp_path: Path
-) -> None:
-    """Its embeddings would be used for other words than those that they were trained for."""
+@pytest.fixture
+def other_tokens(tiny_encoder: Path, tmp_path: Path) -> Path:
+    """An encoder with as many tokens as `tiny_encoder`, two of which have each other's ids."""
     other = tmp_path / "other"
     shutil.copytree(tiny_encoder, other)
     tokens = json.loads((other / "tokenizer.json").read_text())
     vocabulary = tokens["model"]["vocab"]
     vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
     (other / "tokenizer.json").write_text(json.dumps(tokens))
+    return other
+
+
+def test_an_encoder_with_other_tokens_is_rejected(
+    other_tokens: Path, tiny_encoder: Path, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    """Its embeddings would be used for other words than those that they were trained for."""
     given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "sst2", "out": tmp_path / "run", **RUN}
     with pytest.raises(UserError, match=r"has another vocabulary than the teacher") as raised:
-        library.distill("layerwise-3", settings=settings(other), **given)
+        library.distill("layerwise-3", settings=settings(other_tokens), **given)
     assert "student.vocabulary=encoder" in str(raised.value.hint)
-    assert not list(tmp_path.glob("run/model*"))
-    library.distill("layerwise-3", settings=settings(tiny_encoder), **given | {"overwrite": True})
-    given["out"] = tmp_path / "own"
-    student = library.distill("pretrained", settings=settings(other), **given)
+    assert not (tmp_path / "run").exists()
+    names = settings(tiny_encoder, **{"student.transformer.init": [str(other_tokens), str(tiny_encoder)]})
+    with pytest.warns(UserWarning, match=r"other has other tokens than the teacher"):
+        student = library.distill("layerwise-3", settings=names, **given)
+    assert student.module.tokeniser.digest == Tokeniser.load(str(tiny_encoder)).digest
+    student = library.distill(
+        "pretrained", settings=settings(other_tokens), **given | {"out": tmp_path / "own"}
+    )
+    vocabulary = Tokeniser.load(str(other_tokens)).hf.get_vocab()
     assert student.module.tokeniser.hf.get_vocab()["cat"] == vocabulary["cat"]
+
+
+def test_heads_of_a_teacher_with_another_encoder_are_not_copied(
+    other_tokens: Path, tiny_teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They have the same sizes, but fit other features; the student's heads start from a linear probe."""
+    given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "sst2", **RUN}
+    message = "no suitable head for sst2: the student's head starts from a linear probe"
+    for heads in ("auto", "teacher"):
+        own = settings(other_tokens, **{"student.init_heads": heads})
+        library.distill("pretrained", settings=own, out=tmp_path / heads, **given)
+        assert (message in capsys.readouterr().err) == (heads == "auto")
+
+
+def test_a_run_is_repeated_after_its_encoder_has_changed(
+    other_tokens: Path, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "sst2", "out": tmp_path / "run", **RUN}
+    library.distill("pretrained", settings=settings(other_tokens), **given)
+    file = other_tokens / "model.safetensors"
+    save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    with pytest.raises(UserError, match="student_encoder"):
+        library.distill("pretrained", settings=settings(other_tokens), **given)
+
+
+def test_a_student_that_cannot_be_a_bi_encoder_reads_pairs_as_one_sequence(
+    save_checkpoint: Callable[..., Path], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    teacher = library.refine(
+        tiny_encoder, tasks="rte", out=tmp_path / "teacher", data="pocket", limit=24, eval_limit=16, epochs=1,
+        settings={"pairs": "bi-encoder", "pooling": "mean", "max_length": 24},
+    )  # fmt: skip
+    given = settings(save_checkpoint("DebertaV2"))
+    student = library.distill(
+        "pretrained", teacher=teacher, tasks="rte", out=tmp_path / "run", settings=given, **RUN
+    )
+    assert student.module.encoder.config.pairs == "cross-encoder"
 
 
 @pytest.mark.parametrize(
@@ -105,8 +152,13 @@ def test_an_encoder_with_another_vocabulary_of_the_same_size_is_rejected(
             {"student.transformer.init": "minilm", "terms.hidden.projection": "shared"},
             "compares teacher and student token by token",
         ),
-        ("layerwise-3", {"student.transformer.init": "teacher"}, "needs a student that starts from a pre"),
-        ("static", {}, "needs a student that starts from a pretrained encoder"),
+        ("layerwise-3", {"student.transformer.init": "teacher"}, "cannot be combined with .*init=teacher"),
+        (
+            "pretrained",
+            {"student.transformer.init": ["/no/such/encoder", "random"]},
+            r"/no/such/encoder.*; student.vocabulary=encoder cannot be combined with .*init=random",
+        ),
+        ("static", {}, "cannot be combined with student.kind=static"),
     ],
 )
 def test_students_that_cannot_read_other_tokens_are_rejected(

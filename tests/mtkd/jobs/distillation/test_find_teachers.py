@@ -602,7 +602,7 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
         out = tmp_path / heads
         student = api.distill("layerwise-3", out=out, settings=sets | {"student.init_heads": heads}, **given)
         losses[heads] = student.scores["sst2"].loss
-        message = "no head to copy for sst2: the student's head starts from a linear probe"
+        message = "no suitable head for sst2: the student's head starts from a linear probe"
         assert (message in capsys.readouterr().err) == (heads == "auto")
     assert losses["auto"] == losses["linear-probe"] != losses["random"], "it starts from a linear probe"
 
@@ -631,7 +631,7 @@ def test_a_copied_head_predicts_the_labels_in_the_order_of_the_task(
         for key in ("output.weight", "output.bias"):
             assert torch.allclose(head[key], copied[key][[2, 0, 1]])
     distil("abx")
-    assert "the teacher has no head to copy for topics" in capsys.readouterr().err
+    assert "the teacher has no suitable head for topics" in capsys.readouterr().err
     with pytest.raises(UserError, match="the teacher's head for 'topics' predicts other labels: a, b, c"):
         distil("abx", "teacher")
 
