@@ -10,7 +10,7 @@ from mtkd.evaluation.differences import Splits
 from mtkd.evaluation.model_comparison import ModelComparison, compare_predictions
 from mtkd.output_files.remote_paths import remote_paths
 from tasks.common.arguments import PositiveInt, checked
-from tasks.common.errors import UserError, unknown
+from tasks.common.errors import UserError, unknown, warn_caller
 from tasks.task import Task
 from tasks.task_names import TaskSpec
 
@@ -35,7 +35,8 @@ def compare_models(
 
     Args:
         models: name -> a model, as `mtkd.evaluate` takes it; or a list of models that differ only in their
-            seed. The n-th models of two lists are paired, so give both in the order of their seeds.
+            seed. The n-th models of two lists of the same length are paired, so give both in the order of
+            their seeds. A transformers checkpoint must name its labels, unless they are in the task's order.
         data, tasks, split, limit, batch: see `Model.evaluate`.
         reference: the name of the model that the others are compared with; by default the first.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
@@ -44,11 +45,12 @@ def compare_models(
         The scores and the differences.
 
     Raises:
-        UserError: there is no model, or a name stands for none; `reference` is not among the names; or a
-            model cannot be evaluated.
+        UserError: there is no model, or a name stands for none; `reference` is not among the names; a model
+            cannot be evaluated; or the models were scored on different tasks.
     """
     from mtkd.api.measurement import evaluate
     from mtkd.evaluation.scoring import predictions_by_task
+    from mtkd.teachers.teacher_names import as_pair
 
     names = list(models)
     if not names:
@@ -58,14 +60,20 @@ def compare_models(
     predictions: dict[str, list[Mapping[str, Splits]]] = {}
     found_tasks: dict[str, Task] = {}
     for name, given in models.items():
-        runs: Sequence[Any] = given if isinstance(given, list) else [given]
+        runs: Sequence[Any] = [given] if as_pair(given) or not isinstance(given, list | tuple) else given
         if not runs:
             raise UserError(
                 f"{name!r} in `models` stands for no model", expected="a model, or a list of them"
             )
+        if len(runs) != len(predictions.get(names[0], runs)):
+            warn_caller(
+                f"{name!r} and {names[0]!r} have different numbers of models, so seeds are not paired"
+            )
         predictions[name] = []
         for model in runs:
             result = evaluate(model, data, tasks, split=split, limit=limit, batch=batch, device=device)
+            for warning in result.warnings:
+                warn_caller(f"{name}: {warning}")
             found_tasks |= {task.name: task for task in result.tasks}
             predictions[name].append(predictions_by_task(result.scores))
     return compare_predictions(found_tasks, predictions, reference or names[0])

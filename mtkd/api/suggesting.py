@@ -36,7 +36,8 @@ def suggest_students(
     """Time students of several shapes against the teacher, and say which reach the targets.
 
     Nothing is trained: the students have random weights. Among them are Transformers with fewer of the
-    teacher's layers, narrower Transformers, BiLSTMs, and averaged token vectors. Each is listed with the
+    teacher's layers, the default encoder if the teacher is larger, narrower Transformers, BiLSTMs, and
+    averaged token vectors. Each is listed with the
     command that trains it, in the order of its expected score by mtkd's own measurements; the order on your
     tasks can differ.
 

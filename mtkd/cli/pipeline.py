@@ -100,8 +100,8 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
 
     DATA are CSV, TSV, JSONL, JSON or parquet files, whose names (such as dev.csv, test.csv or
     unlabelled.csv) say what they hold, or a data set on the hub, as NAME or NAME:CONFIGURATION. Unlabelled
-    text may also be a .txt file with one text per line; for question answering, these are paragraphs, and
-    the pipeline generates questions about them.
+    text may also be a .txt file with one text per line. For question answering, each line is a paragraph
+    about which the pipeline generates questions.
     """
     from mtkd.pipelines.init_pipeline import init_pipeline
 

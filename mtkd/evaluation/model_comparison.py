@@ -39,7 +39,9 @@ class ModelComparison:
             cells = [_points(by_task[task]) for task in tasks]
             averages = list(map(statistics.fmean, zip(*by_task.values(), strict=True)))
             lines.append([name, *cells, *([_points(averages)] if len(tasks) > 1 else [])])
-        text = ["mean score in points ± standard deviation over seeds", *aligned(lines)]
+        several = any(len(scores) > 1 for by_task in self.scores.values() for scores in by_task.values())
+        title = "mean score in points ± standard deviation over seeds" if several else "score in points"
+        text = [title, *aligned(lines)]
         head = ("", "task", "score", "reference", "difference", "95% interval", "")
         rows = [
             (name if number == 0 else "", task, *difference.columns())
@@ -53,6 +55,21 @@ class ModelComparison:
     __repr__ = __str__
 
     def to_frame(self) -> DataFrame:
+        """The scores as a pandas DataFrame, as fractions: one row for each model, task and seed.
+
+        The columns are "model", "task", "seed" (the position in the list of models) and "score".
+        """
+        from pandas import DataFrame
+
+        records = [
+            (name, task, seed, score)
+            for name, by_task in self.scores.items()
+            for task, scores in by_task.items()
+            for seed, score in enumerate(scores)
+        ]
+        return DataFrame(records, columns=["model", "task", "seed", "score"])
+
+    def differences_to_frame(self) -> DataFrame:
         """The differences as a pandas DataFrame; see `differences_frame`."""
         return differences_frame(self.differences)
 

@@ -49,11 +49,11 @@ def candidate_students(
     assert isinstance(ref.config, TransformerConfig), "`suggest` refuses other teachers"
     separately = has_pairs and not predicts_spans and can_be_bi_encoder(ref.config)
     embedding_size = teacher.encoder.embeddings.weight.shape[1]
-    own_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
+    default_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     for name, recipe, changes in _shapes(ref.config.spec, embedding_size, separately=separately):
         if recipe == "pretrained" and predicts_spans:
             continue  # the logits of spans are compared token by token
-        tokeniser = own_tokeniser if recipe == "pretrained" else teacher.tokeniser
+        tokeniser = default_tokeniser if recipe == "pretrained" else teacher.tokeniser
         student = _random_student(recipe, changes, ref, tokeniser, tasks)
         if predicts_spans and not student.encoder.config.spec.offers.sequence:
             continue  # it has no vector for each token

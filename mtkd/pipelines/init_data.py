@@ -150,7 +150,9 @@ def check_others(others: Sequence[Part], train: Part, guess: Guess, unlabelled: 
         if not is_given and (absent := [name for name in guess.columns if name not in names]):
             raise UserError(
                 f"{path} has no column {absent[0]!r}, which holds the text of {train.raw.path}",
-                expected=_EXPECTED,
+                expected=_EXPECTED
+                if guess.kind != "span"
+                else f"the columns {' and '.join(guess.columns)}, or only {guess.columns[1]} for paragraphs",
                 hint=f"its columns are {shorten(names)}; rename one if it holds this text; {_TWO_TASKS}",
             )
         labelled = 0

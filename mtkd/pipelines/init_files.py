@@ -47,17 +47,17 @@ set.max_length = {length:<15} # tokens per row
 
 _QUESTIONS = """
 [steps.questions]
-title = "questions: English grammar rules write them about the paragraphs"
+title = "questions: generated from the paragraphs by English grammar rules"
 command = "augment questions generate"
 text = {file}
 text-column = {column}
 task = {task_file}
 per-paragraph = 3
-# model = "lmqg/t5-small-squad-qg"   # a model instead of rules, for questions in other words or languages
+# model = "lmqg/t5-small-squad-qg"   # a T5 instead of rules; for other languages, name a multilingual one
 """
 
 _MORE_QUESTIONS = """\
-# If you have few questions, generate more: give `mtkd init` also a .txt file with one paragraph per line."""
+# To add generated questions, also pass `mtkd init` a .txt file with one paragraph per line."""
 
 _STUDENT = """
 [steps.student]
@@ -165,7 +165,7 @@ def pipeline_text(
         if plan.teacher
         else 'teacher = "@teacher"             # the output of the step `teacher`',
         labels=_labels_option(task, plan),
-        settings=_settings(plan.sizes),
+        settings=_settings(plan.shared),
         length=length,
         more_rows=option,
     )
@@ -174,7 +174,7 @@ def pipeline_text(
         unknown=_UNKNOWN.format(option=plan.encoder_option) if plan.encoder_option else "",
         teacher=as_toml(plan.control_teacher or plan.teacher or "@teacher"),
         about_teacher=_about_control(plan),
-        settings=_settings({**plan.control, **plan.sizes}),
+        settings=_settings({**plan.control, **plan.shared}),
         length=length,
     )
     teacher_run = [plan.teacher] if plan.is_run else [] if plan.teacher else ["@teacher"]
@@ -206,7 +206,7 @@ def _about_control(plan: StudentPlan) -> str:
     if plan.control_teacher and not plan.teacher:
         return "the teacher's encoder, from which the control starts; it learns nothing from it"
     if plan.own_encoder:
-        return "only says how the control reads pairs of texts; it learns nothing from it"
+        return "not a teacher here: it only tells the control how to read pairs of texts"
     return "only says which encoder the control starts from; it learns nothing from it"
 
 
@@ -215,7 +215,7 @@ def _described(plan: StudentPlan) -> str:
     if plan.recipe == DEFAULT_RECIPE:
         return "three layers of the teacher, distilled from it"
     if plan.own_encoder:
-        return f"the encoder {plan.own_encoder}, distilled from the teacher"
+        return f"starts from the encoder {plan.own_encoder}, and learns from the teacher"
     return f"{Path(plan.recipe).stem}, distilled from the teacher"
 
 

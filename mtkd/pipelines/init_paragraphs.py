@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mtkd.pipelines.init_data import Part
+from tasks.common.errors import UserError
 from tasks.data.file_readers import suffix_of
+from tasks.data.row_checks import is_blank
 from tasks.guess import Guess
+from tasks.guess_labels import is_text_column
 
 _LINES = ".txt"
 _LINES_COLUMN = "text"  # the column that `read_file` gives the lines of a .txt file
@@ -25,10 +29,13 @@ class Paragraphs:
 
 
 def separate_paragraphs(others: Sequence[Part], guess: Guess) -> tuple[list[Part], Paragraphs | None]:
-    """The files of unlabelled rows, and the paragraphs of the other files.
+    """Divide files without labels into unlabelled rows and paragraphs.
 
-    For a span task, paragraphs are the lines of a .txt file, or rows with a context but no question. Other
-    tasks have none.
+    For a span task, paragraphs are the lines of a .txt file, or the contexts in a file without a column of
+    questions. Other tasks have none.
+
+    Raises:
+        UserError: a file of paragraphs has none, or its contexts are not text.
     """
     if guess.kind != "span":
         return list(others), None
@@ -43,13 +50,27 @@ def separate_paragraphs(others: Sequence[Part], guess: Guess) -> tuple[list[Part
 
 
 def _joined(parts: Sequence[Part], context: str) -> Paragraphs:
-    """One file that can be read as it is, or the paragraphs of several as a table."""
+    """A single file that the generator can read; otherwise, all paragraphs in one table."""
     columns = [_LINES_COLUMN if _suffix(part) == _LINES else context for part in parts]
-    if len(parts) == 1 and _suffix(parts[0]) in _READ_IN_PLACE:
+    for part, column in zip(parts, columns, strict=True):
+        _check_text(part, column)
+    if len(parts) == 1 and parts[0].path and parts[0].path.name.endswith(_READ_IN_PLACE):
         return Paragraphs(parts[0], columns[0])
     texts = [part.raw.table[column] for part, column in zip(parts, columns, strict=True)]
     chunks = [chunk.cast(pa.string()) for text in texts for chunk in text.chunks]
     return Paragraphs(Part.of(pa.table({context: pa.chunked_array(chunks, pa.string())})), context)
+
+
+def _check_text(part: Part, column: str) -> None:
+    """Raise UserError if a column is not text, or if all its texts are empty."""
+    values = part.raw.table[column]
+    if not is_text_column(values.type):
+        raise UserError(
+            f"the column {column!r} of {part.raw.path} is not text ({values.type})",
+            expected="paragraphs, about which questions are generated",
+        )
+    if pc.all(is_blank(values)).as_py() is not False:
+        raise UserError(f"{part.raw.path} has no paragraphs", hint="leave it out, or add texts to it")
 
 
 def _suffix(part: Part) -> str:

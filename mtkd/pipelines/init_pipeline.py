@@ -31,6 +31,7 @@ from mtkd.pipelines.init_task import choose_task_name, name_notes, task_from_gue
 from mtkd.pipelines.init_write import earlier_runs_notes, write_files
 from tasks.common.arguments import MAX_TOKENS, Range, checked
 from tasks.common.errors import UserError, counted, shorten
+from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.reading import real_path
 from tasks.common.sha256 import digest_file
 from tasks.data.row_checks import is_blank
@@ -115,15 +116,15 @@ def init_pipeline(
         columns, label, kind: one or two text columns, the label column, and the task type (classify, regress,
             multilabel or span); what is not given is guessed.
         validation: the file of validation rows.
-        unlabelled: files of unlabelled rows; a .txt file has one text per line. For a span task, the lines of
-            a .txt file and rows without a question are paragraphs, and the pipeline generates questions about
-            them.
+        unlabelled: files of unlabelled rows; a .txt file has one text per line. For a span task, these lines,
+            and the contexts in files without a column of questions, are paragraphs, and the pipeline
+            generates questions about them.
         validation_fraction: the fraction of the training rows that is set aside for validation if there are
             no validation rows; by default 0.1, and at most 5,000 texts. Rows with the same texts stay
             together, and each label keeps training rows.
         max_length: the number of tokens to which the models truncate a row; by default, enough for 95% of the
-            training rows and 95% of the validation rows, as the teacher splits them (at most 256, for
-            questions 384).
+            training rows and 95% of the validation rows, as the student's tokeniser splits them (at most 256,
+            for questions 384).
         recipe: the recipe of the student and of the control, a name or a file.
         teacher: a run of mtkd or a fine-tuned transformers checkpoint (a directory, or a name on the hub); by
             default the pipeline trains a teacher.
@@ -154,6 +155,8 @@ def init_pipeline(
     guess = guess_for_teacher(splits, columns, label, kind, named_teacher, task_name, order)
     others = [with_text_column(part, guess.columns) for part in others]
     splits = {split: with_text_column(part, guess.columns) for split, part in splits.items()}
+    if guess.kind == "span" and UNLABELLED in splits:  # it may hold paragraphs
+        others.insert(0, splits.pop(UNLABELLED))
     others, paragraphs = separate_paragraphs(others, guess)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(task_name, guess)
@@ -235,6 +238,7 @@ def _plan(
     """
 
     def as_named(name: str) -> str:
-        return path_from(out, Path(name)) if Path(name).exists() else name
+        is_path = Path(name).exists() and name != DEFAULT_ENCODER
+        return path_from(out, Path(name)) if is_path else name
 
     return plan_student(task, recipe, None if teacher is None else str(teacher), order, as_named)

@@ -28,8 +28,8 @@ class StudentPlan:
         teacher: the teacher; None if a step of the pipeline trains one.
         teacher_labels: the task's labels in the order of the teacher's outputs; None = matched by name.
         is_run: True if the teacher is a run of mtkd, which a report can show.
-        sizes: the settings that student and control need to fit the teacher; or the encoder from which both
-            start, if they use its tokeniser.
+        shared: settings of both student and control: sizes that fit the teacher, or the encoder that they
+            start from.
         control: the settings that only the control needs.
         control_teacher: the model from which the control takes its initial weights and its vocabulary; None =
             the student's teacher.
@@ -45,7 +45,7 @@ class StudentPlan:
     teacher: str | None = None
     teacher_labels: Sequence[str] | None = None
     is_run: bool = False
-    sizes: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
     control: Mapping[str, Any] = field(
         default_factory=lambda: {"supervision": "labels", "student.transformer.init": "encoder"}
     )
@@ -95,7 +95,6 @@ def plan_student(
     tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
     if own_encoder:
         tokeniser = Tokeniser.load(locate(own_encoder))
-        sizes = {**sizes, "student.transformer.init": as_named(own_encoder)}
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
@@ -118,15 +117,15 @@ def plan_student(
         )
     if own_encoder and own_encoder == encoder and teacher is None:
         notes.append(
-            f"teacher and student start from the same encoder, {encoder}: name a larger one in the step "
-            "`teacher` of the pipeline, or give your model as `teacher='MODEL'`"
+            f"teacher and student start from the same encoder, {encoder}: write the name of a larger one "
+            "into the first step of the pipeline, or give your model as `teacher='MODEL'`"
         )
     return StudentPlan(
         recipe=as_named(recipe),
         teacher=as_named(teacher) if teacher else None,
         teacher_labels=labels,
         is_run=bool(teacher) and (Path(str(teacher)) / RUN_FILE).is_file(),
-        sizes=sizes,
+        shared={**sizes, "student.transformer.init": as_named(own_encoder)} if own_encoder else sizes,
         control=control,
         control_teacher=as_named(control_teacher) if control_teacher else None,
         encoder_option=encoder_option,

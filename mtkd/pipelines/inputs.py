@@ -116,6 +116,12 @@ def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
         return [path for root in roots for path in _data_files(root, _tasks(step))]
     if key == "grid":
         return [Path(text) for text in texts if text.endswith(".toml")]
+    if key == "text":
+        files = [text for text in texts if not text.startswith("hub:")]
+        return [path for text in files for path in _text_files(text)]
+    if key == "set":
+        encoder = value.get("student.transformer.init", "")
+        return _files_at(key, encoder, False) if isinstance(encoder, str) and encoder else []
     if key == "unlabelled":
         return [path for text in texts for path in _unlabelled(text)]
     param = parameters(find_command(step.command))[key]
@@ -179,6 +185,14 @@ def _unlabelled(text: str) -> list[Path]:
     if not files and (suffix_of(Path(text)) or "/" in text or "*" in text):
         raise _missing("unlabelled", text)
     return files
+
+
+def _text_files(text: str) -> list[Path]:
+    """The files of plain text at a path. UserError if there is none."""
+    path = Path(text)
+    if not path.exists():
+        raise _missing("text", text)
+    return [file for file in path.rglob("*") if suffix_of(file)] if path.is_dir() else [path]
 
 
 def _files_at(key: str, text: str, must_exist: bool) -> list[Path]:

@@ -105,7 +105,7 @@ def _common_options(
     if command == "export" and "data" not in options | dict(own_options):  # it scores no rows
         options.pop("limit", None)
     if command == "augment questions generate" and own_options.get("model", "rules") == "rules":
-        for key in ("seed", "device", "precision"):  # rules draw nothing, and run no model
+        for key in ("seed", "device", "precision"):  # the rules need neither random numbers nor a model
             options.pop(key, None)
     return options
 

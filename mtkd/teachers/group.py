@@ -114,7 +114,7 @@ class TeacherGroup(TeacherRef):
         if len(digests) > 1:
             reasons.append("the teachers have different tokenisers")
         if reasons:
-            hint = "use one teacher, or a recipe that learns from logits alone (mkd-lstm, mkd-transformer)"
+            hint = "use one teacher, or a recipe that learns from logits alone (pretrained, mkd-lstm, static)"
             raise UserError(f"the losses compare more than logits, but {' and '.join(reasons)}", hint=hint)
 
 

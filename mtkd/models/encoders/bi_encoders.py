@@ -18,8 +18,8 @@ from tasks.common.hub_loading import find_file
 from tasks.task import Task
 
 BI_ENCODER_POOLINGS = ("cls", "mean")
-# A family without the attention interface of transformers that accepts a mask per pair of tokens, too. MPNet
-# counts relative positions in the whole sequence; within one text, these are the same as in the text alone.
+# MPNet does not use the attention interface of transformers, but also accepts a mask per pair of tokens. Its
+# relative positions within one text are the same as in that text alone.
 ACCEPTS_PAIR_MASK = ("mpnet",)
 
 

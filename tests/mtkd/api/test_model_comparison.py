@@ -16,7 +16,7 @@ ROWS: dict[str, Any] = {"data": "pocket", "limit": 40}
 
 @pytest.fixture(scope="module")
 def runs(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[mtkd.Model]]:
-    """Two short runs from labels with other seeds, and two from the teacher."""
+    """Two short runs from labels with different seeds, and two from the teacher."""
     place = tmp_path_factory.mktemp("runs")
     made: dict[str, list[mtkd.Model]] = {}
     for name, supervision in (("labels", "labels"), ("distilled", "teacher")):
@@ -68,7 +68,8 @@ def test_models_with_several_seeds(runs: dict[str, list[mtkd.Model]]) -> None:
         sampled.append(hits["distilled"][seed, drawn].mean() - hits["labels"][seed, drawn].mean())
     low, high = np.quantile(sampled, [0.025, 0.975])
     assert (difference.low, difference.high) == pytest.approx((low, high), abs=0.03)
-    frame = found.to_frame()
+    assert list(found.to_frame()["score"][:2]) == pytest.approx(correct["labels"])
+    frame = found.differences_to_frame()
     assert list(frame["model"]) == ["distilled"] and frame["low"][0] == difference.low
     assert (
         frame["verdict"][0]
@@ -84,5 +85,10 @@ def test_invalid_comparisons_are_rejected(runs: dict[str, list[mtkd.Model]], tmp
         mtkd.compare_models({"distilled": []}, **ROWS)
     with pytest.raises(UserError, match=r"unknown reference 'label'.*did you mean 'labels'"):
         mtkd.compare_models(dict(runs), reference="label", **ROWS)
+    with (
+        pytest.warns(UserWarning, match="'distilled' and 'labels' have different numbers of models"),
+        pytest.warns(UserWarning, match="labels: "),
+    ):
+        mtkd.compare_models(dict(runs) | {"distilled": tuple(runs["distilled"][:1])}, tasks="sst2", **ROWS)
     with pytest.raises(UserError, match="there is no directory"):
         mtkd.compare_models({"a": tmp_path / "missing"}, **ROWS)

@@ -12,6 +12,7 @@ import pytest
 
 import mtkd as library
 from mtkd.pipelines.init_notes import few_rows_notes
+from tasks.common.errors import UserError
 from tasks.data.sources import PocketSource
 from tasks.glue import TASKS
 
@@ -113,14 +114,20 @@ PARAGRAPHS = [
 ]
 
 
-def test_a_pipeline_generates_questions_about_paragraphs(tmp_path: Path, tiny_encoder: Path) -> None:
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    """60 labelled rows of the pocket task squad_v2."""
     rows = PocketSource().table(TASKS["squad_v2"], "train").to_pylist()[:60]
     lines = [json.dumps({key: row[key] for key in ("question", "context", "answers")}) for row in rows]
     (tmp_path / "qa.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "qa.jsonl"
+
+
+def test_a_pipeline_generates_questions_about_paragraphs(
+    answers: Path, tmp_path: Path, tiny_encoder: Path
+) -> None:
     (tmp_path / "crawled.txt").write_text("\n".join(PARAGRAPHS) + "\n")
-    made = library.init_pipeline(
-        tmp_path / "qa.jsonl", unlabelled=[tmp_path / "crawled.txt"], out=tmp_path / "job"
-    )
+    made = library.init_pipeline(answers, unlabelled=[tmp_path / "crawled.txt"], out=tmp_path / "job")
     assert made.rows["paragraphs"] == 2 and "unlabelled" not in made.rows
     made.pipeline.write_text("device = 'cpu'\n" + made.pipeline.read_text())
     small = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1}
@@ -131,8 +138,21 @@ def test_a_pipeline_generates_questions_about_paragraphs(tmp_path: Path, tiny_en
     record = json.loads((tmp_path / "job" / "runs" / "student" / "run.json").read_text())
     assert record["rows"]["qa"]["train"] == made.rows["train"] + len(contexts)
 
+    with (tmp_path / "crawled.txt").open("a") as file:
+        file.write("Louis Pasteur developed a vaccine in 1885.\n")
+    changed = {**small, "seed": 1, "steps.student.steps": 2}
+    again = library.run_pipeline(made.pipeline, settings=changed, dry_run=True)
+    reasons = {step.name: step.reason for step in again}
+    assert reasons["questions"] and reasons["student"] and not reasons["teacher"]
+    (tmp_path / "crawled.txt").unlink()
+    with pytest.raises(UserError, match=r"`text='../crawled.txt'`: no such file"):
+        library.run_pipeline(made.pipeline, dry_run=True)
+
+
+def test_files_of_paragraphs(answers: Path, tmp_path: Path) -> None:
+    (tmp_path / "unlabelled.txt").write_text("\n".join(PARAGRAPHS) + "\n")
     (tmp_path / "more.csv").write_text("context,source\n" + f'"{PARAGRAPHS[1]}",web\n')
-    files = [tmp_path / name for name in ("qa.jsonl", "crawled.txt", "more.csv")]
+    files = [answers, tmp_path / "unlabelled.txt", tmp_path / "more.csv"]
     made = library.init_pipeline(files, out=tmp_path / "both")
     joined = pq.read_table(tmp_path / "both" / "qa-paragraphs.parquet")
     assert joined.column_names == ["context"] and joined["context"].to_pylist() == [
@@ -140,6 +160,33 @@ def test_a_pipeline_generates_questions_about_paragraphs(tmp_path: Path, tiny_en
         PARAGRAPHS[1],
     ]
     assert 'text = "qa-paragraphs.parquet"\ntext-column = "context"' in made.pipeline.read_text()
+    for name, text, message in (
+        ("empty.txt", " \n", "has no paragraphs"),
+        ("lists.jsonl", '{"context": ["a text"]}\n', "the column 'context' of .* is not text"),
+        (
+            "others.jsonl",
+            '{"paragraph": "a text"}\n',
+            "expected: the columns question and context, or only context",
+        ),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=message):
+            library.init_pipeline([answers, tmp_path / name], out=tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
+
+
+def test_the_encoder_of_a_recipe_is_named_relative_to_the_pipeline(
+    reviews: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mini").symlink_to(tiny_encoder)
+    recipe = (Path(library.__file__).parent / "recipes" / "pretrained.toml").read_text()
+    (tmp_path / "own.toml").write_text(recipe.replace('"minilm"', '"models/mini"'))
+    monkeypatch.chdir(tmp_path)
+    made = library.init_pipeline(reviews, out="deep/job", recipe="own.toml")
+    assert 'set.student.transformer.init = "' in made.pipeline.read_text()
+    for step in library.run_pipeline(made.pipeline, dry_run=True):
+        assert "models/mini" not in step.command or str(tiny_encoder) in step.command
 
 
 def test_a_run_can_be_the_teacher(reviews: Path, tiny_encoder: Path) -> None:
