@@ -89,12 +89,13 @@ def plan_student(
     validated = validate_run(
         settings, _teacher_to_train(task) if teacher is None else teacher, [task], teacher_labels=orders
     )
-    own_encoder = ""
-    if validated.settings.student.vocabulary == "encoder" and validated.teacher:
-        own_encoder = validated.settings.student.pretrained_encoder(validated.teacher.init_spec) or ""
-    tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
+    student = validated.settings.student
+    reads_own_tokens = student.vocabulary == "encoder"
+    own_encoder = student.pretrained_encoder(validated.init_spec) or "" if reads_own_tokens else ""
     if own_encoder:
         tokeniser = Tokeniser.load(locate(own_encoder))
+    else:
+        tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
@@ -109,17 +110,7 @@ def plan_student(
     checkpoint = validated.teacher if isinstance(validated.teacher, CheckpointRef) else None
     encoder_option = _encoder_option(student, encoder, is_checkpoint=checkpoint is not None)
     notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
-    if encoder_option:
-        notes.append(
-            f"the encoder that {teacher} was fine-tuned from is not recorded, so the control starts from the "
-            "teacher's weights, and may score better than a student that learns from labels alone: name that "
-            "encoder in the step `control` of the pipeline"
-        )
-    if own_encoder and own_encoder == encoder and teacher is None:
-        notes.append(
-            f"teacher and student start from the same encoder, {encoder}: write the name of a larger one "
-            "into the first step of the pipeline, or give your model as `teacher='MODEL'`"
-        )
+    notes += _encoder_notes(teacher, own_encoder, is_unknown=bool(encoder_option))
     return StudentPlan(
         recipe=as_named(recipe),
         teacher=as_named(teacher) if teacher else None,
@@ -169,6 +160,28 @@ def _encoder_option(control: StudentSettings, encoder: str | None, *, is_checkpo
         return "teacher"
     from_encoder = isinstance(control, TransformerStudentSettings) and control.transformer.init == "encoder"
     return "set.student.transformer.init" if is_checkpoint and from_encoder else ""
+
+
+def _encoder_notes(teacher: str | None, own_encoder: str, *, is_unknown: bool) -> list[str]:
+    """Notes on the encoders that teacher, student and control start from.
+
+    Args:
+        own_encoder: see `StudentPlan`.
+        is_unknown: True if the encoder that the teacher was fine-tuned from is needed, but unknown.
+    """
+    notes = []
+    if is_unknown:
+        notes.append(
+            f"the encoder that {teacher} was fine-tuned from is not recorded, so the control starts from the "
+            "teacher's weights, and may score better than a student that learns from labels alone: name that "
+            "encoder in the step `control` of the pipeline"
+        )
+    if teacher is None and own_encoder == ENCODER:
+        notes.append(
+            f"teacher and student start from the same encoder, {ENCODER}: write the name of a larger one into "
+            "the first step of the pipeline, or give your model as `teacher='MODEL'`"
+        )
+    return notes
 
 
 def _teacher_to_train(task: Task) -> TeacherRef:

@@ -113,10 +113,10 @@ def require_encoder(settings: TransformerSettings) -> None:
 
 
 def require_teacher_vocabulary(settings: TransformerSettings, init_spec: InitSpec) -> None:
-    """Check that an encoder, from which a student with the teacher's vocabulary starts, has this vocabulary.
+    """Check that a student that reads the teacher's tokens starts from an encoder with the same vocabulary.
 
     Raises:
-        UserError: it has another vocabulary.
+        UserError: the encoder that `init` names has another vocabulary.
     """
     assert isinstance(settings.init, str), "`first_available` comes first"
     if settings.init in _NO_NAMES or not has_other_vocabulary(settings.init, init_spec):
@@ -133,7 +133,7 @@ def require_pretrained_tokens(settings: TransformerSettings, context: InitContex
     """Check that pretrained layers are not used with a vocabulary that was built from the training texts.
 
     Raises:
-        UserError: they are.
+        UserError: the student has such a vocabulary, and would start from pretrained layers.
     """
     if context.own_vocabulary and settings.init != "random":
         raise UserError(

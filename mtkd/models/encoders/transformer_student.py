@@ -63,7 +63,7 @@ class TransformerStudentSettings(StudentSettings):
         transformer, warnings = first_available(transformer, init_spec, reads_own_tokens=reads_own_tokens)
         if reads_own_tokens:
             require_encoder(transformer)
-        elif self.vocabulary == "teacher":
+        elif self.vocabulary in ("teacher", "pruned"):
             require_teacher_vocabulary(transformer, init_spec)
         return self.model_copy(update={"transformer": transformer}), warnings
 
