@@ -92,10 +92,9 @@ def plan_student(
     student = validated.settings.student
     reads_own_tokens = student.vocabulary == "encoder"
     own_encoder = student.pretrained_encoder(validated.init_spec) or "" if reads_own_tokens else ""
+    tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
     if own_encoder:
         tokeniser = Tokeniser.load(locate(own_encoder))
-    else:
-        tokeniser = validated.teacher.tokeniser() if teacher and validated.teacher else None
     if not validated.stages[-1][1].student_need.logits:
         raise UserError(
             f"the recipe {recipe} trains no task heads, so its student cannot be compared with a control",
@@ -178,8 +177,8 @@ def _encoder_notes(teacher: str | None, own_encoder: str, *, is_unknown: bool) -
         )
     if teacher is None and own_encoder == ENCODER:
         notes.append(
-            f"teacher and student start from the same encoder, {ENCODER}: write the name of a larger one into "
-            "the first step of the pipeline, or give your model as `teacher='MODEL'`"
+            f"teacher and student start from the same encoder, {ENCODER}: write the name of a larger one "
+            "into the first step of the pipeline, or give your model as `teacher='MODEL'`"
         )
     return notes
 
