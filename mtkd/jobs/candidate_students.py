@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.models.encoders.bi_encoders import can_be_bi_encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
@@ -51,12 +52,10 @@ def candidate_students(
     embedding_size = teacher.encoder.embeddings.weight.shape[1]
     default_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     for name, recipe, changes in _shapes(ref.config.spec, embedding_size, separately=separately):
-        if recipe == "pretrained" and predicts_spans:
-            continue  # the logits of spans are compared token by token
+        if not _can_be_trained(recipe, changes, ref, tasks):
+            continue
         tokeniser = default_tokeniser if recipe == "pretrained" else teacher.tokeniser
         student = _random_student(recipe, changes, ref, tokeniser, tasks)
-        if predicts_spans and not student.encoder.config.spec.offers.sequence:
-            continue  # it has no vector for each token
         recipes[name], models[name] = (recipe, changes), student
         if pruned and recipe in ("static", "mkd-lstm"):
             pruned_name = f"{name}, {pruned.vocab_size:,} tokens"
@@ -107,6 +106,15 @@ def _shapes(
 def _weights_of_layers(spec: EncoderSpec) -> int:
     """About how many weights the layers have: attention, and feed-forward layers of 4 times the width."""
     return 12 * spec.layers * spec.hidden_size**2
+
+
+def _can_be_trained(recipe: str, changes: Mapping[str, Any], ref: TeacherRef, tasks: list[Task]) -> bool:
+    """False if a student does not suit the teacher or the tasks, such as one without a vector per token."""
+    try:
+        validate_run(load_settings(recipe, "distill", changes), ref, tasks)
+    except UserError:
+        return False
+    return True
 
 
 def _random_student(

@@ -15,6 +15,7 @@ import pytest
 
 import mtkd as library
 from mtkd.evaluation.inference_bench import time_in_turn
+from mtkd.jobs.candidate_students import _can_be_trained
 from mtkd.jobs.distillation.prepare import prepare_run
 from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.suggest import Suggestions
@@ -25,6 +26,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings, parse_set
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
@@ -125,6 +127,29 @@ def test_a_fine_tuned_checkpoint_needs_no_refining(timed: None, save_checkpoint:
     found = library.suggest_students(place, tasks="sst2", **SMALL)
     assert found.first is None
     assert all(f"--teacher {place} " in student.command for student in found.students)
+
+
+def test_a_larger_teacher_can_be_distilled_into_the_default_encoder(
+    timed: None, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtkd.jobs.candidate_students._weights_of_layers", lambda spec: -spec.hidden_size)
+    found = {student.name: student for student in library.suggest_students(teacher, **SMALL).students}
+    whole = library.load("minilm").module
+    assert found["minilm, 6 layers"].parameters - count_parameters(whole).total < 10_000, "the heads"
+    assert shlex.split(found["minilm, 3 layers"].command)[1:3] == ["distill", "pretrained"]
+    assert list(found).index("minilm, 6 layers") < list(found).index("static")
+
+
+def test_students_that_cannot_learn_from_a_teacher_are_left_out(
+    save_checkpoint: Callable[..., Path],
+) -> None:
+    """The attention of MPNet is not available, which `tinybert-4` compares."""
+    sizes = {"layers": 1, "hidden_size": 8, "heads": 2, "intermediate_size": 16, "init": "random"}
+    changes = {f"student.transformer.{name}": value for name, value in sizes.items()}
+    for kind, fits in (("Bert", True), ("MPNet", False)):
+        ref = TeacherRef.find(str(save_checkpoint(kind)), heads=False)
+        assert _can_be_trained("tinybert-4", changes, ref, [TASKS["sst2"]]) == fits
+        assert _can_be_trained("layerwise-3", {"student.transformer.layers": 1}, ref, [TASKS["sst2"]])
 
 
 def test_task_files_with_rows_need_no_data(timed: None, teacher: Path, tmp_path: Path) -> None:
