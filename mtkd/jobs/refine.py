@@ -170,7 +170,8 @@ class _Refine(TrainingJob):
         probed = probed_tasks(self.settings.init_heads, self.tasks, self.model.encoder)
         if probed and not trainer.resumes:
             rows = {name: self.encoded[name] for name in probed}
-            fitted = fit_linear_heads(self.model, self.batches.tasks, rows, train.eval_batch_size, train.seed)
+            batch_size, bf16 = train.eval_batch_size, train.precision == "bf16"
+            fitted = fit_linear_heads(self.model, self.batches.tasks, rows, batch_size, train.seed, bf16=bf16)
             if len(fitted) == len(self.tasks):
                 trainer.evaluate_start = self.evaluate
         outcome = trainer.fit()

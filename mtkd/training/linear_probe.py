@@ -15,6 +15,7 @@ from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.run_encoder import run_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
+from mtkd.teachers.teacher_sources import IndexedLogits
 from mtkd.time_trial import BATCHES, current_trial
 from mtkd.train_settings import FEW_ROWS
 from tasks.data.rows import has_label
@@ -25,6 +26,7 @@ from tasks.tokens.batching import Collator
 from tasks.tokens.encoding import Encoded
 
 MAX_ROWS = 5000  # of each task; more rows hardly change a linear head
+MAX_ROWS_WITH_LOGITS = 2000  # logits say more about a row than its label
 # Strengths of the L2 penalty, relative to the mean squared distance of the features from their mean.
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 _HELD_OUT = 0.2
@@ -32,7 +34,14 @@ _ITERATIONS = 100
 
 
 def fit_linear_heads(
-    model: MultiTaskModel, tasks: Mapping[str, Task], rows: Mapping[str, Encoded], batch_size: int, seed: int
+    model: MultiTaskModel,
+    tasks: Mapping[str, Task],
+    rows: Mapping[str, Encoded],
+    batch_size: int,
+    seed: int,
+    *,
+    bf16: bool = False,
+    logits: Mapping[str, IndexedLogits] | None = None,
 ) -> list[str]:
     """Fit each linear head to the pooled features of the frozen encoder (LP-FT, Kumar et al. 2022).
 
@@ -42,12 +51,16 @@ def fit_linear_heads(
     head is fitted to the others. (A head that fits few rows without error leaves the encoder nothing to
     learn.) Heads with a hidden layer, heads of `span` tasks and heads without labelled rows are not changed.
 
+    The heads of a student that learns from its teacher's logits can be fitted to these, by least squares.
+
     Args:
         model: on any device; its encoder runs in evaluation mode.
         tasks: name -> task.
-        rows: task name -> rows; those without a label are left out.
+        rows: task name -> rows; those without a label are left out, unless the task has `logits`.
         batch_size: rows that go through the encoder at once.
         seed: selects the rows of large tasks, and the held-out rows.
+        bf16: run the encoder under bfloat16 autocast.
+        logits: task name -> the teacher's logits (n, C) for the rows.
 
     Returns:
         The names of the tasks whose heads were fitted.
@@ -57,16 +70,24 @@ def fit_linear_heads(
         task = tasks[name]
         head = model.heads[task.head]
         if isinstance(head, Head) and isinstance(head.inner, torch.nn.Identity):
-            chosen = np.flatnonzero(has_label(encoded.labels))
+            targets = (logits or {}).get(name)
+            chosen = np.flatnonzero(has_label(encoded.labels)) if targets is None else np.arange(len(encoded))
             if not len(chosen):
                 continue
-            if len(chosen) > MAX_ROWS:
-                chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
+            most = MAX_ROWS if targets is None else MAX_ROWS_WITH_LOGITS
+            if len(chosen) > most:
+                chosen = np.sort(np.random.default_rng(seed).choice(chosen, most, replace=False))
             trial = current_trial()
             started = time.monotonic()
             n_chosen = len(chosen)
             chosen = chosen[: BATCHES * batch_size] if trial else chosen
-            _fit(_Probe(task, *_features(model, encoded, chosen, batch_size)), head.output, seed)
+            with torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=bf16):
+                features = _features(model, encoded, chosen, batch_size)
+            probe = _Probe(task, *features)
+            if targets is not None:
+                values = torch.from_numpy(targets[chosen]).to(probe.vectors)
+                probe = replace(probe, labels=values, compares_logits=True)
+            _fit(probe, head.output, seed)
             if trial:
                 trial.skipped += (time.monotonic() - started) * (n_chosen - len(chosen)) / len(chosen)
             fitted.append(name)
@@ -127,18 +148,22 @@ def _features(
 
 @dataclass(frozen=True)
 class _Probe:
-    """The features (n, d), labels and groups that a head is fitted to."""
+    """The features (n, d), labels (or a teacher's logits) and groups that a head is fitted to."""
 
     task: Task
     vectors: Tensor
     labels: Tensor
     groups: Tensor | None
+    compares_logits: bool = False
 
     def take(self, rows: Tensor) -> _Probe:
         groups = None if self.groups is None else self.groups[rows]
-        return _Probe(self.task, self.vectors[rows], self.labels[rows], groups)
+        return replace(self, vectors=self.vectors[rows], labels=self.labels[rows], groups=groups)
 
     def loss(self, output: nn.Linear) -> LossSum:
+        if self.compares_logits:
+            squares = (output(self.vectors) - self.labels).square().mean(1)
+            return LossSum(squares.sum(), squares.new_tensor(len(squares)))
         return self.task.type.loss(self.task, output(self.vectors), self.labels, self.groups)
 
 

@@ -140,12 +140,16 @@ class TaskDistillation(StagedJob):
             return []
         return self._evaluator(self.settings.train, student, final=True)(student)
 
-    def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
+    def fit_heads(self, student: MultiTaskModel, train: TrainSettings, teacher: TeacherSource | None) -> None:
         fitted: list[str] = []
         tasks = self.rows.data.tasks
         if probed := self._probed_tasks(student):
             rows = self.rows.train(student.reader, only=probed)
-            fitted = fit_linear_heads(student, tasks, rows, train.eval_batch_size, train.seed)
+            logits = teacher.logits if isinstance(teacher, CachedLogits) else None
+            bf16 = train.precision == "bf16"
+            fitted = fit_linear_heads(
+                student, tasks, rows, train.eval_batch_size, train.seed, bf16=bf16, logits=logits
+            )
         not_copied = [name for name, task in tasks.items() if task.head in self.prepared.not_copied]
         source = "the first teacher" if len(self.validated.members) > 1 else "the teacher"
         for name in not_copied:

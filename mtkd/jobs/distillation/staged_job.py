@@ -69,8 +69,12 @@ class StagedJob(TrainingJob):
             training: the `TrainingResult` of the last stage.
         """
 
-    def fit_heads(self, student: MultiTaskModel, train: TrainSettings) -> None:
-        """Initialise heads from the student's features; called before the first stage that trains heads."""
+    def fit_heads(self, student: MultiTaskModel, train: TrainSettings, teacher: TeacherSource | None) -> None:
+        """Initialise heads from the student's features; called before the first stage that trains heads.
+
+        Args:
+            train, teacher: of this stage.
+        """
 
     def train(self) -> JobResult:
         """Run the stages; named stages that an earlier call has finished are loaded instead."""
@@ -101,7 +105,7 @@ class StagedJob(TrainingJob):
                 label=f"{label} ({stage.name})" if stage.name else label,
             )
             if trains_heads and not heads_trained and not trainer.resumes:
-                self.fit_heads(student, stage.train)
+                self.fit_heads(student, stage.train, teacher)
             heads_trained |= trains_heads
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:

@@ -50,11 +50,11 @@ class StudentSettings(StrictSettings):
         head_hidden_size: the width of the hidden layer of the task heads; 0 = no hidden layer.
         init_heads: what the task heads start from: "random" weights; the heads of the "teacher", which must
             have the same sizes and labels; a "linear-probe", which is fitted to the features of the untrained
-            student on the labelled rows (only for heads without a hidden layer); or "auto": the heads of the
-            teacher where they have the same sizes and labels, and elsewhere (or for a student that learns
-            from labels alone, or starts from another encoder than the teacher) a linear probe, except for
-            pairs of texts that are read as one sequence and for
-            tasks without any labels, whose heads start from random weights.
+            student (only for heads without a hidden layer): to the teacher's logits if these are computed
+            before training, and otherwise to the labels; or "auto": the heads of the teacher where they have
+            the same sizes and labels, and elsewhere (or for a student that learns from labels alone, or
+            starts from another encoder than the teacher) a linear probe, except for pairs of texts that are
+            read as one sequence and where there is nothing to fit to: these heads start from random weights.
         dropout: the dropout probability in the heads, and in encoders that have no dropout setting.
     """
 

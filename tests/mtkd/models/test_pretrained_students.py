@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from sklearn.linear_model import Ridge
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import mtkd as library
 from tasks.common.errors import UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import PocketSource
+from tasks.glue import TASKS
 from tasks.task_names import resolve
 from tasks.tokens.tokeniser import Tokeniser
 
@@ -117,6 +119,29 @@ def test_heads_of_a_teacher_with_another_encoder_are_not_copied(
         own = settings(other_tokens, **{"student.init_heads": heads})
         library.distill("pretrained", settings=own, out=tmp_path / heads, **given)
         assert (message in capsys.readouterr().err) == (heads == "auto")
+
+
+def test_heads_start_from_a_probe_of_the_teachers_logits(
+    tiny_encoder: Path, save_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No labels are needed."""
+    monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (1.0,))
+    texts = PocketSource().table(TASKS["sst2"], "train")["sentence"].to_pylist()[:40]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"sentence": text}) + "\n" for text in texts))
+    student = library.distill(
+        "pretrained", teacher=save_checkpoint("Roberta", **LABELS), tasks="sst2", steps=1, out=tmp_path / "a",
+        data={"sst2": {"validation": PocketSource().table(TASKS["sst2"], "validation")}},
+        unlabelled={"sst2": tmp_path / "texts.jsonl"}, settings=settings(tiny_encoder, **{"train.lr": 1e-12}),
+    )  # fmt: skip
+    (file,) = (tmp_path / "a").glob("logits-*/*/*.safetensors")
+    logits = load_file(file)["logits"]
+    vectors = student.encode(texts)
+    centred = vectors - vectors.mean(0)
+    centred /= np.sqrt((centred**2).sum(1).mean())
+    expected = Ridge(alpha=2.0).fit(centred, logits).predict(centred)
+    with torch.no_grad():
+        found = student.module.heads["sst2"].eval()(torch.from_numpy(vectors)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def test_a_run_is_repeated_after_its_encoder_has_changed(

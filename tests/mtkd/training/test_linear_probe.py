@@ -83,6 +83,22 @@ def test_regression_probes_match_ridge_regression(
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
+def test_probes_of_a_teachers_logits_match_ridge_regression(
+    model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels are not read, and rows without labels count."""
+    monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (1.0,))
+    rows = encoded(model, "mnli")
+    rows = replace(rows, labels=np.full(len(rows), -1.0))
+    logits = np.random.default_rng(0).normal(size=(len(rows), 3)).astype(np.float32)
+    assert fit_linear_heads(model, TASKS, {"mnli": rows}, 16, seed=0, logits={"mnli": logits}) == ["mnli"]
+    vectors = scaled(features(model, rows))
+    expected = Ridge(alpha=3.0).fit(vectors, logits).predict(vectors)  # the loss is the mean of three squares
+    with torch.no_grad():
+        found = model.heads["mnli"].eval()(torch.from_numpy(features(model, rows))).numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
 def test_random_labels_give_a_head_with_small_weights(model: MultiTaskModel) -> None:
     rows = encoded(model, "sst2", 48)
     random = replace(rows, labels=np.random.default_rng(0).integers(0, 2, 48).astype(np.float64))
