@@ -15,7 +15,7 @@ from mtkd.jobs.class_weights import weigh_classes
 from mtkd.jobs.distillation.prepare import LoadedTeacher, prepare_run
 from mtkd.jobs.distillation.staged_job import StagedJob, StageInputs, text_steps_warnings
 from mtkd.jobs.distillation.task_teachers import TaskTeachers
-from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher
+from mtkd.jobs.distillation.teacher_checks import below_constant, check_teacher, recorded_scores
 from mtkd.jobs.distillation.unlabelled_rows import (
     check_fraction,
     check_labelled_stages,
@@ -200,6 +200,9 @@ class TaskDistillation(StagedJob):
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_constant("the teacher", scores)
         for teacher in teachers:
+            if (recorded := recorded_scores(teacher, self.rows)) is not None:
+                warnings += below_constant("the teacher", recorded)
+                continue
             warnings += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
             teacher.model.cpu()  # the student is built on the CPU
         return warnings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from mtkd.jobs.distillation.prepare import LoadedTeacher
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.jobs.validation_scores import scores_record, validation_logits
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.run_record import RUN_FILE, read_run_record
 from mtkd.teachers.label_order import check_order, possible_order
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
@@ -71,6 +74,23 @@ def check_teacher(
         warnings.append(f"{described} scores {', '.join(scored)}; {remark}")
     undoubted = {key: s for key, s in record.items() if s["task"] not in order_remarks}
     return warnings + below_constant(described, undoubted)
+
+
+def recorded_scores(teacher: LoadedTeacher, rows: EncodedRows) -> dict[str, Any] | None:
+    """The scores that the run of a teacher has recorded for the same validation rows.
+
+    Returns:
+        "task/split" -> scores; None if the teacher is no run of mtkd, or was not scored on all these rows.
+    """
+    file = Path(teacher.ref.name) / RUN_FILE
+    if type(teacher.ref) is not TeacherRef or teacher.ref.saved is None or not file.is_file():
+        return None
+    record = read_run_record(file)
+    digests, scores = record.get("data"), record.get("scores", {})
+    parts = [part for part in rows.data.parts if part.task.name in teacher.tasks]
+    keys = [f"{part.task.name}/{split}" for part in parts for split in part.validation]
+    same = isinstance(digests, dict) and all(digests.get(key) == rows.data.digests[key] for key in keys)
+    return {key: scores[key] for key in keys} if same and scores.keys() >= set(keys) else None
 
 
 def _concatenated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

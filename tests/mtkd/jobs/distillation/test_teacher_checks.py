@@ -1,4 +1,4 @@
-"""Checks of the order of a teacher's outputs before training, on few and on many labelled rows."""
+"""Checks of a teacher on validation rows before training: the order of its outputs, and recorded scores."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
+import mtkd
 from mtkd.jobs.distillation import teacher_checks
 from mtkd.jobs.distillation.prepare import LoadedTeacher
 from mtkd.jobs.distillation.teacher_checks import check_teacher
 from mtkd.jobs.training_data import EncodedRows, TaskData, TrainingData
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.train_settings import TrainSettings
-from tasks.common.errors import UserError
+from tasks.common.errors import MtkdWarning, UserError
 from tasks.data.loading import load_rows
 from tasks.data.sources import open_data
 from tasks.task_names import resolve
 
 SST2 = resolve("sst2")[0]
 Check = Callable[[int, int, float], list[str]]
+
+SMALL_RUN: dict[str, Any] = {
+    "data": "pocket",
+    "tasks": "rte",
+    "limit": 24,
+    "settings": {"student.max_length": 24, "student.transformer.layers": 1},
+}
 
 
 @pytest.fixture
@@ -80,3 +88,39 @@ def test_a_teacher_with_another_output_range_causes_a_warning() -> None:
     assert remark is not None and "the labels from 0 to 5" in remark
     assert teacher_checks._other_scale(noise, labels) is None, "a teacher that knows nothing has no scale"
     assert teacher_checks._other_scale((labels[:, None] + noise) / 5, np.full(40, np.nan)) is None
+
+
+def test_a_teacher_is_not_scored_again_on_the_same_rows(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[str] = []
+
+    def counting(model: Any, task: Any, *given: Any) -> Any:
+        scored.append(task.name)
+        return original(model, task, *given)
+
+    original = teacher_checks.validation_logits
+    monkeypatch.setattr(teacher_checks, "validation_logits", counting)
+    teacher = mtkd.refine(
+        tiny_encoder, data="pocket", tasks="rte,sst2", limit=24, eval_limit=20, steps=2, out=tmp_path / "t"
+    )
+    weak = teacher.scores["rte"].primary <= teacher.scores["rte"].majority
+    for rows, times in ((20, 0), (19, 1)):
+        with pytest.warns(MtkdWarning) as warned:
+            mtkd.distill(
+                "mkd-transformer",
+                teacher=tmp_path / "t",
+                steps=2,
+                eval_limit=rows,
+                out=tmp_path / f"{rows}",
+                **SMALL_RUN,
+            )
+        assert len(scored) == times
+        if not times:
+            found = any("the teacher is not better than the best constant" in str(w.message) for w in warned)
+            assert found == weak
+    (tmp_path / "t" / "run.json").unlink()
+    mtkd.distill(
+        "mkd-transformer", teacher=tmp_path / "t", steps=2, eval_limit=20, out=tmp_path / "x", **SMALL_RUN
+    )
+    assert len(scored) == 2
