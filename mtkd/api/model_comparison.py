@@ -65,15 +65,17 @@ def compare_models(
             raise UserError(
                 f"{name!r} in `models` stands for no model", expected="a model, or a list of them"
             )
-        if len(runs) != len(predictions.get(names[0], runs)):
-            warn_caller(
-                f"{name!r} and {names[0]!r} have different numbers of models, so seeds are not paired"
-            )
         predictions[name] = []
-        for model in runs:
+        for number, model in enumerate(runs):
             result = evaluate(model, data, tasks, split=split, limit=limit, batch=batch, device=device)
             for warning in result.warnings:
-                warn_caller(f"{name}: {warning}")
+                warn_caller(f"{name}[{number}]: {warning}" if len(runs) > 1 else f"{name}: {warning}")
             found_tasks |= {task.name: task for task in result.tasks}
             predictions[name].append(predictions_by_task(result.scores))
-    return compare_predictions(found_tasks, predictions, reference or names[0])
+    reference = reference or names[0]
+    if unpaired := [name for name in names if len(predictions[name]) != len(predictions[reference])]:
+        warn_caller(
+            f"{', '.join(map(repr, unpaired))} and {reference!r} have different numbers of models, so their "
+            "seeds are not paired"
+        )
+    return compare_predictions(found_tasks, predictions, reference)

@@ -55,19 +55,19 @@ class ModelComparison:
     __repr__ = __str__
 
     def to_frame(self) -> DataFrame:
-        """The scores as a pandas DataFrame, as fractions: one row for each model, task and seed.
+        """The scores as a pandas DataFrame, as fractions: one row for each model, task and run.
 
-        The columns are "model", "task", "seed" (the position in the list of models) and "score".
+        The columns are "model", "task", "run" (the position in the list of models) and "score".
         """
         from pandas import DataFrame
 
         records = [
-            (name, task, seed, score)
+            (name, task, run, score)
             for name, by_task in self.scores.items()
             for task, scores in by_task.items()
-            for seed, score in enumerate(scores)
+            for run, score in enumerate(scores)
         ]
-        return DataFrame(records, columns=["model", "task", "seed", "score"])
+        return DataFrame(records, columns=["model", "task", "run", "score"])
 
     def differences_to_frame(self) -> DataFrame:
         """The differences as a pandas DataFrame; see `differences_frame`."""

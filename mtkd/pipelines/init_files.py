@@ -53,6 +53,7 @@ text = {file}
 text-column = {column}
 task = {task_file}
 per-paragraph = 3
+# words = "50:320"               # skip shorter paragraphs, and split longer ones between sentences
 # model = "lmqg/t5-small-squad-qg"   # a T5 instead of rules; for other languages, name a multilingual one
 """
 
@@ -149,7 +150,6 @@ def pipeline_text(
     models = models if plan.teacher else "A teacher, a small student that learns from it"
     task_file = as_toml(f"{task.name}.toml")
     text = _HEAD.format(models=models, pipeline="pipeline.toml", outputs=OUTPUTS, task_file=task_file)
-    text += "" if plan.teacher else _TEACHER.format(length=length)
     if paragraphs:
         file, column = map(as_toml, paragraphs)
         text += _QUESTIONS.format(task_file=task_file, file=file, column=column)
@@ -158,6 +158,7 @@ def pipeline_text(
     elif not unlabelled:
         option = f"# {option}  # unlabelled text helps most"
         option = _MORE_QUESTIONS if task.type.predicts_spans else option
+    text += "" if plan.teacher else _TEACHER.format(length=length)
     text += _STUDENT.format(
         what=_described(plan),
         recipe=as_toml(plan.recipe),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,11 +55,23 @@ def _joined(parts: Sequence[Part], context: str) -> Paragraphs:
     columns = [_LINES_COLUMN if _suffix(part) == _LINES else context for part in parts]
     for part, column in zip(parts, columns, strict=True):
         _check_text(part, column)
-    if len(parts) == 1 and parts[0].path and parts[0].path.name.endswith(_READ_IN_PLACE):
+    path = parts[0].path
+    if len(parts) == 1 and path and path.name.endswith(_READ_IN_PLACE) and _is_utf8(path):
         return Paragraphs(parts[0], columns[0])
     texts = [part.raw.table[column] for part, column in zip(parts, columns, strict=True)]
     chunks = [chunk.cast(pa.string()) for text in texts for chunk in text.chunks]
     return Paragraphs(Part.of(pa.table({context: pa.chunked_array(chunks, pa.string())})), context)
+
+
+def _is_utf8(path: Path) -> bool:
+    """True for a file that the generator can decode; text in another encoding is copied."""
+    if path.suffix == ".parquet":
+        return True
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return all(True for _ in lines)
+    except UnicodeDecodeError:
+        return False
 
 
 def _check_text(part: Part, column: str) -> None:

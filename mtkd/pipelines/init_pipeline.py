@@ -35,6 +35,7 @@ from tasks.common.hub_loading import DEFAULT_ENCODER
 from tasks.common.reading import real_path
 from tasks.common.sha256 import digest_file
 from tasks.data.row_checks import is_blank
+from tasks.guess import Guess
 from tasks.guess_labels import without_label
 from tasks.task import UNLABELLED, Task
 
@@ -166,29 +167,11 @@ def init_pipeline(
         task = task_from_guess(task.name, guess)
     unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     for split, part in [*splits.items(), *((UNLABELLED, part) for part in unlabelled_parts)]:
-        validate_rows(task, split, part)
-        empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
-        notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
+        notes += _validated(task, split, part)
     notes += name_notes(task.name, name)
     notes += guess_notes(task, guess, kind) + number_notes(guess, splits["train"])
     notes += probability_notes(task, splits["train"].raw)
-    train = splits["train"].raw.table
-    lacks_label = without_label(train[guess.label], guess.kind)
-    if n_unlabelled := pc.sum(lacks_label).as_py():
-        notes.append(unlabelled_note(task, train[guess.label], n_unlabelled))
-        unlabelled_parts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
-        splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
-    if "validation" in splits and validation_fraction is not None:
-        raise UserError("`validation_fraction` has no effect, because there are validation rows")
-    if "validation" not in splits:
-        splits["train"], splits["validation"] = split_validation_rows(
-            train, guess, validation_fraction or 0.1
-        )
-        set_aside = len(splits["validation"].raw.table)
-        notes.append(
-            f"there are no validation rows: {set_aside:,} of {counted(len(train), 'training row')} are set "
-            "aside for validation"
-        )
+    notes += _divide_training_rows(task, guess, splits, unlabelled_parts, validation_fraction)
     notes += trained_notes(task, splits["train"].raw.table, splits["validation"].raw.table)
     notes += few_validation_rows_notes(len(splits["validation"].raw.table))
     notes += label_notes(task, guess, splits)
@@ -225,6 +208,44 @@ def _given_order(task: str, teacher: str | Path | None, labels: Any) -> list[str
             expected=f"the labels of {task!r} in the order of the outputs of a checkpoint",
         )
     return orders[task]
+
+
+def _validated(task: Task, split: str, part: Part) -> list[str]:
+    """A note on the empty texts of a split; UserError if a row has an error."""
+    validate_rows(task, split, part)
+    empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
+    return [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
+
+
+def _divide_training_rows(
+    task: Task, guess: Guess, splits: dict[str, Part], unlabelled: list[Part], fraction: float | None
+) -> list[str]:
+    """Move training rows without a label to `unlabelled`, and set some rows aside if none are for validation.
+
+    Args:
+        splits: the rows of each split, which are changed.
+        fraction: the argument `validation_fraction`.
+
+    Returns:
+        Notes on what was done.
+    """
+    notes = []
+    train = splits["train"].raw.table
+    lacks_label = without_label(train[guess.label], guess.kind)
+    if count := pc.sum(lacks_label).as_py():
+        notes.append(unlabelled_note(task, train[guess.label], count))
+        unlabelled.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
+        splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
+    if "validation" in splits and fraction is not None:
+        raise UserError("`validation_fraction` has no effect, because there are validation rows")
+    if "validation" not in splits:
+        splits["train"], splits["validation"] = split_validation_rows(train, guess, fraction or 0.1)
+        count = len(splits["validation"].raw.table)
+        notes.append(
+            f"there are no validation rows: {count:,} of {counted(len(train), 'training row')} are set aside "
+            "for validation"
+        )
+    return notes
 
 
 def _plan(

@@ -139,7 +139,8 @@ class TeacherRef:
             raise UserError(
                 f"the student is initialised from the store's teacher, {self.name}, which does not exist",
                 hint="restore the teacher, or initialise the student differently: "
-                "`student.transformer.init=random` (or `init='DIR'`), `student.bilstm.embeddings=random`",
+                "`student.transformer.init=random` (or `init='DIR'`), `student.bilstm.embeddings=random`, "
+                "`student.init_heads=random`",
             ) from error
         if teacher.digest != manifest.teacher.digest:
             raise other_teacher(manifest, teacher)

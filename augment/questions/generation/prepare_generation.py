@@ -117,7 +117,8 @@ def prepare_generation(
     else:
         augmenter, rows, counts = _prepare_t5(config, task, stream, workers, device)
     if not len(rows):
-        raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
+        hint = "for other languages, pass a multilingual T5 as `model='NAME'`" if counts.not_english else None
+        raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}", hint=hint)
     spec = CorpusSpec(
         augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows
     )

@@ -78,7 +78,7 @@ def prepare_run(
     """
     settings, from_store = validated.settings, validated.manifest is not None
     teachers: tuple[LoadedTeacher, ...] = ()
-    if not from_store or (settings.student.needs_teacher_weights and student is None):
+    if not from_store or (student is None and validated.needs_teacher_weights):
         teachers = _load_teachers(validated)
     first_teacher = teachers[0].model if teachers else None
     used_teachers = teachers if settings.supervision == "teacher" and not from_store else ()

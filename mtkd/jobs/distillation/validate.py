@@ -249,5 +249,5 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
             f"the answers of task {spans[0]!r} are spans of the context, but the student ({student.family}) "
             "has no vector for each token",
             expected=f"one of the student kinds {', '.join(fitting)}",
-            hint="use `student.kind=transformer`, or choose another recipe (`mtkd.list_recipes()`)",
+            hint="use the recipe `layerwise-3`, or another one of a Transformer (`mtkd.list_recipes()`)",
         )

@@ -74,6 +74,14 @@ class ValidatedRun:
         return None if name == self.init_spec.encoder else name
 
     @property
+    def needs_teacher_weights(self) -> bool:
+        """True if the student is initialised from weights of the teacher."""
+        student = self.settings.student
+        if self.other_encoder and student.init_heads == "auto":  # the teacher's heads are not copied
+            student = student.model_copy(update={"init_heads": "random"})
+        return student.needs_teacher_weights
+
+    @property
     def members(self) -> tuple[Member, ...]:
         """The teachers with the tasks that they teach; empty without a teacher."""
         if isinstance(self.teacher, TeacherGroup):

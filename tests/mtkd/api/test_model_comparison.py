@@ -87,7 +87,7 @@ def test_invalid_comparisons_are_rejected(runs: dict[str, list[mtkd.Model]], tmp
         mtkd.compare_models(dict(runs), reference="label", **ROWS)
     with (
         pytest.warns(UserWarning, match="'distilled' and 'labels' have different numbers of models"),
-        pytest.warns(UserWarning, match="labels: "),
+        pytest.warns(UserWarning, match=r"labels\[0\]: "),
     ):
         mtkd.compare_models(dict(runs) | {"distilled": tuple(runs["distilled"][:1])}, tasks="sst2", **ROWS)
     with pytest.raises(UserError, match="there is no directory"):

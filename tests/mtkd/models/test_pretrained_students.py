@@ -144,6 +144,27 @@ def test_heads_start_from_a_probe_of_the_teachers_logits(
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+def test_a_store_needs_no_teacher_for_a_student_of_another_encoder(
+    tiny_encoder: Path, tiny_teacher: Path, other_tokens: Path, tmp_path: Path
+) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(tiny_teacher, teacher)
+    given: dict[str, Any] = {"tasks": "sst2", "data": "pocket", "limit": 24}
+    own = settings(other_tokens)
+    library.build_store("pretrained", teacher=teacher, out=tmp_path / "store", settings=own, **given)
+    shutil.rmtree(teacher)
+    student = library.distill(
+        "pretrained",
+        store=tmp_path / "store",
+        out=tmp_path / "run",
+        settings=own,
+        steps=2,
+        eval_limit=16,
+        **given,
+    )
+    assert student.module.tokeniser.digest == Tokeniser.load(str(other_tokens)).digest
+
+
 def test_a_run_is_repeated_after_its_encoder_has_changed(
     other_tokens: Path, tiny_teacher: Path, tmp_path: Path
 ) -> None:

@@ -160,6 +160,10 @@ def test_files_of_paragraphs(answers: Path, tmp_path: Path) -> None:
         PARAGRAPHS[1],
     ]
     assert 'text = "qa-paragraphs.parquet"\ntext-column = "context"' in made.pipeline.read_text()
+    (tmp_path / "latin.txt").write_text("Zoë Müller discovered radium in Paris in 1898.\n", encoding="cp1252")
+    with pytest.warns(UserWarning, match="cp1252"):
+        made = library.init_pipeline([answers, tmp_path / "latin.txt"], out=tmp_path / "latin")
+    assert 'text = "qa-paragraphs.parquet"' in made.pipeline.read_text(), "the generator reads UTF-8 only"
     for name, text, message in (
         ("empty.txt", " \n", "has no paragraphs"),
         ("lists.jsonl", '{"context": ["a text"]}\n', "the column 'context' of .* is not text"),
