@@ -39,6 +39,8 @@ _PAIRS = (
     ("text1", "text2"),
     ("text_a", "text_b"),
     ("question", "context"),
+    ("question", "passage"),
+    ("question", "paragraph"),
     ("question", "sentence"),
     ("query", "passage"),
 )

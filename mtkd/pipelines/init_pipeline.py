@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 
 from mtkd.output_files.remote_paths import remote_paths
+from mtkd.pipelines.init_answers import with_positions
 from mtkd.pipelines.init_contents import PIPELINE, JobRows, file_contents, path_from
 from mtkd.pipelines.init_data import Part, check_others, read_parts, with_text_column
 from mtkd.pipelines.init_labels import guess_for_teacher, with_teacher_labels
@@ -150,6 +151,10 @@ def init_pipeline(
     inputs = {
         real_path(part.path): digest_file(part.path) for part in (*splits.values(), *others) if part.path
     }
+    answer_notes: list[str] = []
+    for split in [split for split in splits if split != UNLABELLED]:
+        splits[split], of_split = with_positions(splits[split], columns, label, kind)
+        answer_notes += [f"{split} rows: {note}" for note in of_split]
     task_name = choose_task_name(name, names)
     order = _given_order(task_name, teacher, teacher_labels)
     named_teacher = str(teacher) if teacher else None
@@ -161,9 +166,10 @@ def init_pipeline(
     others, paragraphs = separate_paragraphs(others, guess)
     check_others(others, splits["train"], guess, {real_path(path) for path in unlabelled})
     task = task_from_guess(task_name, guess)
-    notes: list[str] = []
+    notes = answer_notes
     if teacher is not None:
-        guess, splits, notes = with_teacher_labels(task, guess, splits, str(teacher), order)
+        guess, splits, label_changes = with_teacher_labels(task, guess, splits, str(teacher), order)
+        notes += label_changes
         task = task_from_guess(task.name, guess)
     unlabelled_parts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     for split, part in [*splits.items(), *((UNLABELLED, part) for part in unlabelled_parts)]:
