@@ -9,7 +9,7 @@ from mtkd.jobs.distillation.validate import validate_run
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.models.encoders.bi_encoders import can_be_bi_encoder
 from mtkd.models.encoders.encoder_registry import encoder_class
-from mtkd.models.encoders.pretrained_config import TransformerConfig, locate, pretrained_config
+from mtkd.models.encoders.pretrained_config import TransformerConfig, exceeds_default_encoder, locate
 from mtkd.models.encoders.static import StaticSettings, width_settings
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -74,20 +74,19 @@ def _shapes(
         separately: whether one and two layers read the texts of a pair separately. Read as one sequence,
             pairs are too hard for them (docs/results.md).
     """
+    larger = exceeds_default_encoder(teacher)
     for layers in range(min(6, teacher.layers - 1), 0, -1):
+        # Six and three layers of the default encoder scored more than three and two of a larger teacher.
+        if larger and layers in (3, 2):
+            of_default = 6 if layers == 3 else 3
+            sizes = {"student.transformer.layers": of_default, "student.transformer.init_layers": "uniform"}
+            yield f"{DEFAULT_ENCODER}, {of_default} layers", "pretrained", sizes
         few = _BI_ENCODER if separately and layers <= 2 else {}
         yield (
             f"{layers} of {teacher.layers} layers",
             "layerwise-3",
             {"student.transformer.layers": layers, **few},
         )
-    if _weights_of_layers(teacher) > _weights_of_layers(encoder := pretrained_config(DEFAULT_ENCODER).spec):
-        for layers in (encoder.layers, encoder.layers // 2):
-            yield (
-                f"{DEFAULT_ENCODER}, {layers} layers",
-                "pretrained",
-                {"student.transformer.layers": layers, "student.transformer.init_layers": "uniform"},
-            )
     yield "static", "static", dict(width_settings(StaticSettings(), teacher))
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
@@ -101,11 +100,6 @@ def _shapes(
             sizes["heads"] = teacher.heads
             sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
             yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
-
-
-def _weights_of_layers(spec: EncoderSpec) -> int:
-    """About how many weights the layers have: attention, and feed-forward layers of 4 times the width."""
-    return 12 * spec.layers * spec.hidden_size**2
 
 
 def _can_be_trained(recipe: str, changes: Mapping[str, Any], ref: TeacherRef, tasks: list[Task]) -> bool:

@@ -110,6 +110,8 @@ def plan_student(
     encoder_option = _encoder_option(student, encoder, is_checkpoint=checkpoint is not None)
     notes = [checkpoint.warning] if checkpoint and checkpoint.warning else []
     notes += _encoder_notes(teacher, own_encoder, is_unknown=bool(encoder_option))
+    if recipe == DEFAULT_RECIPE and validated.teacher and not task.type.predicts_spans:
+        notes += _size_notes(validated.teacher)
     return StudentPlan(
         recipe=as_named(recipe),
         teacher=as_named(teacher) if teacher else None,
@@ -181,6 +183,19 @@ def _encoder_notes(teacher: str | None, own_encoder: str, *, is_unknown: bool) -
             "into the first step of the pipeline, or give your model as `teacher='MODEL'`"
         )
     return notes
+
+
+def _size_notes(teacher: TeacherRef) -> list[str]:
+    """A note on the recipe `pretrained`, if a teacher is larger than the default encoder."""
+    from mtkd.models.encoders.pretrained_config import exceeds_default_encoder
+
+    if not exceeds_default_encoder(teacher.config.spec):
+        return []
+    return [
+        f"{teacher.name} is larger than {ENCODER}: with `recipe='pretrained'`, the student starts from "
+        f"{ENCODER} instead of from layers of the teacher, which was faster and scored higher in our "
+        "measurements (docs/results.md#a-base-size-teacher)"
+    ]
 
 
 def _teacher_to_train(task: Task) -> TeacherRef:

@@ -178,6 +178,12 @@ def _declared_pooling(location: str) -> Pooling:
     )
 
 
+def exceeds_default_encoder(spec: EncoderSpec) -> bool:
+    """True if the layers of an encoder have more weights than those of the default encoder."""
+    default = pretrained_config(DEFAULT_ENCODER).spec
+    return spec.layers * spec.hidden_size**2 > default.layers * default.hidden_size**2
+
+
 def digest_encoder(name: str) -> str | None:
     """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub.
 

@@ -90,10 +90,14 @@ def test_a_checkpoint_can_be_the_teacher(
 
 
 def test_a_student_with_another_tokeniser_than_its_teacher(
-    reviews: Path, tiny_encoder: Path, save_checkpoint: Callable[..., Path]
+    reviews: Path,
+    tiny_encoder: Path,
+    save_checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Student and control start from the same encoder, so nothing is noted about the teacher's."""
     teacher = save_checkpoint("Roberta", id2label={0: "Positive", 1: "Negative"})
+    larger = save_checkpoint("Bert", layers=4, id2label={0: "Positive", 1: "Negative"})
     made = library.init_pipeline(
         reviews, out=reviews.parent / "job", teacher=str(teacher), recipe="pretrained"
     )
@@ -104,6 +108,12 @@ def test_a_student_with_another_tokeniser_than_its_teacher(
     records = run(made.pipeline, **own)
     for record in records.values():
         assert record["identity"]["settings"]["student"]["transformer"]["init"] == str(tiny_encoder)
+    monkeypatch.setattr("mtkd.models.encoders.pretrained_config.exceeds_default_encoder", lambda spec: True)
+    for recipe, noted in (("layerwise-3", True), ("static", False)):
+        made = library.init_pipeline(
+            reviews, out=reviews.parent / recipe, teacher=str(larger), recipe=recipe, dry_run=True
+        )
+        assert any("is larger than minilm" in note for note in made.notes) == noted
     made = library.init_pipeline(reviews, out=reviews.parent / "other", recipe="pretrained")
     assert any("start from the same encoder, minilm" in note for note in made.notes)
 
