@@ -67,8 +67,11 @@ def serve() -> Iterator[FakeEndpoint]:
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128  # connections that wait to be accepted; by default 5
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.handle_error = lambda request, client_address: None  # the client has closed the connection
     endpoint = FakeEndpoint(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
