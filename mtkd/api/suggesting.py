@@ -37,9 +37,8 @@ def suggest_students(
 
     Nothing is trained: the students have random weights. Among them are Transformers with fewer of the
     teacher's layers, the default encoder if the teacher is larger, narrower Transformers, BiLSTMs, and
-    averaged token vectors. Each is listed with the
-    command that trains it, in the order of its expected score by mtkd's own measurements; the order on your
-    tasks can differ.
+    averaged token vectors. Each is listed with the command that trains it, in the order of its expected score
+    by mtkd's own measurements; the order on your tasks can differ.
 
     Args:
         teacher: a run or model directory, a model, or a pretrained encoder.

@@ -193,8 +193,8 @@ def _size_notes(teacher: TeacherRef) -> list[str]:
         return []
     return [
         f"{teacher.name} is larger than {ENCODER}: with `recipe='pretrained'`, the student starts from "
-        f"{ENCODER} instead of from layers of the teacher, which was faster and scored higher in our "
-        "measurements (docs/results.md#a-base-size-teacher)"
+        f"{ENCODER} instead of from layers of the teacher, which was faster and scored higher on SST-2 "
+        "(docs/results.md#a-base-size-teacher)"
     ]
 
 

@@ -20,6 +20,7 @@ from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import current_trial
 from mtkd.train_settings import TrainSettings
+from tasks.common.errors import UserError
 from tasks.common.text_format import score_text
 from tasks.data.rows import has_label
 from tasks.task import Task
@@ -80,12 +81,16 @@ def recorded_scores(teacher: LoadedTeacher, rows: EncodedRows) -> dict[str, Any]
     """The scores that the run of a teacher has recorded for the same validation rows.
 
     Returns:
-        "task/split" -> scores; None if the teacher is no run of mtkd, or was not scored on all these rows.
+        "task/split" -> scores; None if the teacher is no run of mtkd, was not scored on all these rows, or
+        has a record that cannot be read: it is then scored again.
     """
     file = Path(teacher.ref.name) / RUN_FILE
     if type(teacher.ref) is not TeacherRef or teacher.ref.saved is None or not file.is_file():
         return None
-    record = read_run_record(file)
+    try:
+        record = read_run_record(file)
+    except UserError:
+        return None
     digests, scores = record.get("data"), record.get("scores", {})
     parts = [part for part in rows.data.parts if part.task.name in teacher.tasks]
     keys = [f"{part.task.name}/{split}" for part in parts for split in part.validation]
